@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
@@ -26,7 +26,9 @@ from apprentice.envs.source import digest_of, joined
 from apprentice.envs.tools import Tool
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer, SessionLost
-from apprentice.envs.wire.session import Session
+
+if TYPE_CHECKING:
+    from apprentice.envs.wire.session import Session
 
 T = TypeVar("T")
 
@@ -55,7 +57,7 @@ class ToolEnvironment(OldNames, ABC):
     unfinished: ClassVar[float | None] = None  # the reward where a player ends the episode with 0.0; None: the lowest
     streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # GRPO's reward functions and their weights
 
-    def __init__(self, settings: BaseModel, session: Session | None = None):
+    def __init__(self, settings: BaseModel, session: "Session | None" = None):
         """Without a `session` only the prompt and the tools are available."""
         self.settings = settings
         self.session = EpisodeSession(self, session)
@@ -91,7 +93,7 @@ class ToolEnvironment(OldNames, ABC):
         return {}
 
     @classmethod
-    def completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:
+    def completed(cls, settings: dict[str, Any], session: "Session") -> dict[str, Any]:
         """Return the settings with those in `discovered`. Raises ValueError, Refused, BadReply, SessionLost."""
         return settings
 
@@ -110,7 +112,7 @@ class ToolEnvironment(OldNames, ABC):
 class EpisodeSession:
     """An environment's session. It sends nothing after the end of an episode, and ends one whose server is lost."""
 
-    def __init__(self, environment: ToolEnvironment, session: Session | None):
+    def __init__(self, environment: ToolEnvironment, session: "Session | None"):
         self._environment = environment
         self._session = session
 
@@ -145,7 +147,7 @@ class EpisodeSession:
         """Return the server's state of the current episode. Raises BadReply, SessionLost."""
         return self.guarded(lambda session: session.state())
 
-    def guarded(self, call: Callable[[Session], T]) -> T:
+    def guarded(self, call: "Callable[[Session], T]") -> T:
         """Call with the session; one that is lost ends the episode without a reward. Raises SessionLost."""
         if self._session is None:
             raise SessionLost("this environment was made without a session, so it cannot be played")

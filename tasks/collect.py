@@ -20,7 +20,7 @@ from apprentice.envs.tools import described_text, tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
-from apprentice.tasks.artifacts.types import Rollouts, RolloutShard
+from apprentice.tasks.artifacts.types import COUNTED, Rollouts, RolloutShard
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
@@ -43,7 +43,6 @@ from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, Window
 
-COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
 PASSES = 2
 """Attempts at an episode that infrastructure failures interrupt; retries come after all other episodes."""
 

@@ -20,9 +20,10 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
-from apprentice.tasks.models.memory import check_training, explained_oom, on_one_gpu, this_machine
+from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.models.trl_internals import on_one_gpu
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import read_groups
 from apprentice.tasks.settings.trl_arguments import config_of

@@ -28,9 +28,10 @@ from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
 from apprentice.tasks.models.configuration import context_length, question_too_long
-from apprentice.tasks.models.memory import Machine, check_training, explained_oom, on_one_gpu, this_machine
+from apprentice.tasks.models.memory import Machine, check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.models.trl_internals import on_one_gpu
 from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine

@@ -20,8 +20,7 @@ from apprentice.envs.reward import ROUNDING, is_right
 from apprentice.envs.tools import are_tools_of
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
-from apprentice.tasks.collect import COUNTED
+from apprentice.tasks.artifacts.types import COUNTED, RescoredRollouts, Rollouts
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, Message

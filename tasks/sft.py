@@ -23,9 +23,10 @@ from apprentice.tasks.episodes.record import (
 )
 from apprentice.tasks.episodes.rendering import training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
-from apprentice.tasks.models.memory import check_training, explained_oom, on_one_gpu, this_machine
+from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.models.trl_internals import on_one_gpu
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of

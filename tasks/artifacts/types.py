@@ -57,6 +57,10 @@ class Questions(Artifact):
         return f"{self.collect + self.grpo + self.evaluate:,} questions"
 
 
+COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost_usd")
+"""Fields of `Rollouts` that are sums over its episodes."""
+
+
 class Rollouts(Artifact):
     """Every episode the teacher played, failed ones included."""
 

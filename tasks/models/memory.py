@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from apprentice.envs.defaults import kept
-from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting.errors import Stop, imported
 from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec, Spec
@@ -253,11 +252,3 @@ def in_bf16(model: Any) -> Iterator[None]:
     finally:
         for weight, whole in kept:
             weight.data = whole
-
-
-def on_one_gpu(config: Any) -> Any:
-    """Restricts a single process to one GPU: transformers would split batches over all visible GPUs, which TRL does not
-    support. Use `processes` for several GPUs."""
-    if config.world_size == 1 and config.n_gpu > 1:
-        trl_internals.use_one_gpu(config)
-    return config

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
-Ids = list[list[int]]
-Generated = tuple[Ids, Any]
+Ids, Generated = list[list[int]], tuple[list[list[int]], Any]
 """Token ids, and their log-probabilities or None."""
 
 
@@ -73,10 +72,12 @@ def forget_loss(trainer: Any) -> None:
     trainer._tr_loss.zero_()
 
 
-def use_one_gpu(config: Any) -> None:
-    """transformers `TrainingArguments._n_gpu`: limits a process to one GPU. Without it, transformers splits a batch
-    over all visible GPUs, which TRL does not support."""
-    config._n_gpu = 1
+def on_one_gpu(config: Any) -> Any:
+    """transformers `TrainingArguments._n_gpu`: limits a single process to one GPU. Without it, a batch is split over all
+    visible GPUs, which TRL does not support. Use `processes` for several GPUs."""
+    if config.world_size == 1 and config.n_gpu > 1:
+        config._n_gpu = 1
+    return config
 
 
 def attention_of(model: Any) -> str:

@@ -181,8 +181,7 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     """Runs filter, or lengths, over a published dataset of so many copies of a played episode."""
     from apprentice.envs.wire.session import Session
     from apprentice.tasks.artifacts.local import LocalStore
-    from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
-    from apprentice.tasks.collect import COUNTED
+    from apprentice.tasks.artifacts.types import COUNTED, BaseStudent, KeptRollouts, Questions, Rollouts
     from apprentice.tasks.engine.run import RunContext, StandingServers
     from apprentice.tasks.engine.stage import StageContext
     from apprentice.tasks.episodes.episode import Episode

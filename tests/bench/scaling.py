@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, Questions, Rollouts
-from apprentice.tasks.collect import COUNTED, collect_shard
+from apprentice.tasks.artifacts.types import COUNTED, BaseStudent, KeptRollouts, Questions, Rollouts
+from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_questions

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 from apprentice.tasks.episodes.rendering import IGNORED
-from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training.shared_prompts import sharing_rows
 
 ROWS, ROUNDS = 16, 2
@@ -75,7 +74,7 @@ class Side:
 
         torch.manual_seed(0)
         row = {"input_ids": [5, 6, 7], "labels": [5, 6, 7]}
-        self.trainer = sharing_rows(SFTTrainer, SftSpec(share_prompts=share))(
+        self.trainer = (sharing_rows(SFTTrainer) if share else SFTTrainer)(
             model=LlamaForCausalLM(LlamaConfig(**case.model, tie_word_embeddings=True)),
             processing_class=byte_level("<|im_end|>", "<|endoftext|>"),
             train_dataset=Dataset.from_list([row]),

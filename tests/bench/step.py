@@ -23,7 +23,6 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.generation import with_engine
 from apprentice.tasks.settings.generation_engine import GenerationSpec
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.shared_prompts import sharing_prompts
 
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})
@@ -99,7 +98,7 @@ class Side:
         questions = case.rollouts // GROUP * (case.steps + 1)
         beginning = ("These are the instructions, and these are the tools. " * 6)[: case.prompt]
         rows = [{"prompt": [{"role": "user", "content": f"{beginning}{n:05}"}]} for n in range(questions)]
-        shared = sharing_prompts(Noting, GrpoSpec(share_prompts=share))
+        shared = sharing_prompts(Noting, generates=True, fast=False) if share else Noting
         self.trainer = with_engine(shared, GenerationSpec(), bf16)(
             model=Qwen3ForCausalLM(config),
             processing_class=tokenizer,

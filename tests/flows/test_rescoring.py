@@ -13,8 +13,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.lessons import made_or_rescored, to_rescore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance
-from apprentice.tasks.artifacts.types import RescoredRollouts, Rollouts
-from apprentice.tasks.collect import COUNTED, collect
+from apprentice.tasks.artifacts.types import COUNTED, RescoredRollouts, Rollouts
+from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore

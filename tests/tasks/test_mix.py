@@ -7,8 +7,7 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
-from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
-from apprentice.tasks.collect import COUNTED
+from apprentice.tasks.artifacts.types import COUNTED, KeptRollouts, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts

@@ -15,8 +15,7 @@ from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks import rescore as rescoring
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Rollouts
-from apprentice.tasks.collect import COUNTED
+from apprentice.tasks.artifacts.types import COUNTED, Rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Episode, prompt

@@ -18,6 +18,7 @@ from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
+    COUNTED,
     Artifact,
     BaseStudent,
     GrpoCheckpoint,
@@ -27,7 +28,6 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.cards.card import taught_on
-from apprentice.tasks.collect import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.gate import gate

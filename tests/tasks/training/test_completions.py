@@ -68,7 +68,7 @@ def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., S
                 **how,
             )
             watch(trainer, SPEC.signals)
-            said = log_completions(context, trainer, rollouts, SPEC)
+            said = log_completions(context, trainer, rollouts, SPEC.num_generations, SPEC.said_every)
             train(context, "GRPO steps", trainer, SPEC.max_steps)
             said.publish(context.out)
         return context

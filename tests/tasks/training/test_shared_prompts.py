@@ -91,7 +91,8 @@ def trained(chain_sum: EnvironmentSpec, tmp_path: Path) -> Callable[..., Ran]:
 
         model.register_forward_pre_hook(note, with_kwargs=True)
         lora = (spec or {}).get("lora")
-        trainer = sharing_prompts(Noting, GrpoSpec(share_prompts=share, **(spec or {})))(
+        sharing = sharing_prompts(Noting, generates=True, fast=GrpoSpec(**(spec or {})).bf16) if share else Noting
+        trainer = sharing(
             model=model,
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from apprentice.tasks.episodes.rendering import IGNORED
-from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training.shared_prompts import forward_rows, sharing_rows
 
 PREFIX = 40
@@ -76,7 +75,7 @@ def trained(tmp_path: Path) -> Callable[..., Ran]:
             **dict(eval_strategy="steps", eval_steps=3, gradient_accumulation_steps=2, max_length=None),
             **args,
         }
-        trainer = sharing_rows(Noting, SftSpec(share_prompts=share))(
+        trainer = (sharing_rows(Noting) if share else Noting)(
             model=model,
             processing_class=AutoTokenizer.from_pretrained(tmp_path),
             train_dataset=Dataset.from_list(data),
