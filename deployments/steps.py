@@ -30,11 +30,9 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.flows import EntrypointType
 
 from apprentice.deployments.schedules import check_index, cron_schedule, index_of_this_command
-from apprentice.flows.improve import improve
 from apprentice.flows.recipe.elsewhere import elsewhere, paths_needed
 from apprentice.flows.recipe.loading import given_path, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.retrain import retrain
 from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import Stop
 
@@ -103,6 +101,9 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
                 f"There is no work pool {pool} on Prefect's server.",
                 "Create the pools (apprentice setup), or choose another with --pool.",
             ) from None
+    from apprentice.flows.improve import improve  # the steps of `prefect deploy` need neither
+    from apprentice.flows.retrain import retrain
+
     flow: Any = retrain if rounds is None else improve
     deployment: Any = flow.to_deployment(
         name=recipe.name,

@@ -73,7 +73,7 @@ def forget_loss(trainer: Any) -> None:
 
 
 def on_one_gpu(config: Any) -> Any:
-    """transformers `TrainingArguments._n_gpu`: limits a single process to one GPU. Without it, a batch is split over all
+    """transformers `TrainingArguments._n_gpu`: limits one process to one GPU. Without it, a batch is split over all
     visible GPUs, which TRL does not support. Use `processes` for several GPUs."""
     if config.world_size == 1 and config.n_gpu > 1:
         config._n_gpu = 1
