@@ -7,7 +7,9 @@ import ast
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter, defaultdict
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import median
@@ -123,9 +125,65 @@ def test_the_engine_of_stages_needs_few_lines_to_be_imported():
     assert sum(lengths().get(module, 0) for module in needed) <= 3_600, sorted(needed)
 
 
-def test_a_folder_within_a_room_has_at_most_eight_files():
+def chain_of(graph: dict[str, set[str]]) -> list[str]:
+    """The longest way along imports, from the file that needs the others to be imported first."""
+
+    @cache
+    def longest(module: str) -> tuple[str, ...]:
+        return (module, *max(map(longest, graph[module]), key=len, default=()))
+
+    return list(max(map(longest, graph), key=len))
+
+
+def test_the_chain_of_imports_is_short():
+    graph = {module: imported_at_once(file) - {module} for module, file in FILES.items()}
+    assert len(chain_of(graph)) <= 15, "\n".join(chain_of(graph))
+
+
+def names_in(file: Path) -> set[str]:
+    """The names in a file's code and the strings that are one word; no prose."""
+    with tokenize.open(file) as lines:
+        found = list(tokenize.generate_tokens(lines.readline))
+    words = {each.string for each in found if each.type == tokenize.NAME}
+    return words | {each.string[1:-1] for each in found if each.type == tokenize.STRING and each.string[1:-1].isalnum()}
+
+
+@pytest.mark.parametrize(("training", "most"), [("grpo", 15), ("sft", 10), ("dpo", 4)])
+def test_few_files_know_a_training(training: str, most: int):
+    """Others ask its settings, or go through tasks/trainings.py."""
+    word = re.compile(rf"(?i:^{training}|_{training})|{training.capitalize()}")
+    knowing = [name for name, file in FILES.items() if any(map(word.search, names_in(file)))]
+    assert len(knowing) <= most, knowing
+
+
+def test_few_functions_take_a_whole_recipe():
+    taking = [
+        f"{name}: {node.name}"
+        for name, file in FILES.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(each.annotation).strip("'\"") == "Recipe" for each in node.args.args if each.annotation)
+    ]
+    assert len(taking) <= 35, taking
+
+
+def test_no_model_is_found_by_its_place_in_a_mapping():
+    """As in `[*models][-1]`: a model knows its name."""
+    placed = [
+        f"{name}:{node.lineno}"
+        for name, file in FILES.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.List)
+        and any(isinstance(each, ast.Starred) for each in node.value.elts)
+        and ast.unparse(node.slice) in ("-1", "0")
+    ]
+    assert placed == []
+
+
+def test_a_folder_within_a_room_has_at_most_ten_files():
     files = Counter(file.parent.relative_to(ROOT).as_posix() for file in FILES.values() if file.name != "__init__.py")
-    assert {name: count for name, count in files.items() if "/" in name and count > 8} == {}
+    assert {name: count for name, count in files.items() if "/" in name and count > 10} == {}
 
 
 def test_an_environment_and_its_player_are_used_by_their_public_names_alone():

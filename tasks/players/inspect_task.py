@@ -116,7 +116,7 @@ def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
         episode = await there(Episode, environment, play.seed)
         episode.check_question(play.question)
         while not episode.done:
-            await there(episode.environment._wait_for_server)  # buy only what can be played
+            await there(episode.environment.wait_for_server)  # buy only what can be played
             state.output = await get_model().generate(state.messages, tools=tools, tool_choice="auto")
             if state.output.empty:
                 raise RuntimeError(f"the model gave no answer: {state.output.error}")
