@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
-Ids, Generated = list[list[int]], tuple[list[list[int]], Any]
+Ids = list[list[int]]
+Generated = tuple[Ids, Any]
 """Token ids, and their log-probabilities or None."""
 
 
@@ -81,8 +82,7 @@ def on_one_gpu(config: Any) -> Any:
 
 
 def attention_of(model: Any) -> str:
-    """transformers `PreTrainedConfig._attn_implementation`: the attention that a model uses. The public methods name
-    the one that it would use by default."""
+    """transformers `PreTrainedConfig._attn_implementation`: the attention in use. Public methods name the default."""
     return model.config._attn_implementation
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.paths import FilePath
 from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
-from apprentice.tasks.settings.trl_arguments import check_arguments
+from apprentice.tasks.settings.trl_arguments import TrlSection, check_arguments
 
 Positive = Annotated[int, Field(ge=1)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -65,17 +65,11 @@ def halved(setting: str, value: int, why: str) -> list[Saving]:
     return [Saving({setting: value // 2}, why)] if value > 1 else []
 
 
-class TrainerSpec(Spec):
+class TrainerSpec(TrlSection):
     """A section of a recipe that trains a model."""
 
-    section: ClassVar[str]
-    """The recipe's, by whose name the stage and its model go."""
     label: ClassVar[str]
     """The training's name for people."""
-    config: ClassVar[str]
-    """TRL's class of arguments."""
-    trl_fields: ClassVar[dict[str, str]]
-    """The recipe's fields that set TRL's arguments, beside those that all trainings have; see `field_of`."""
     shown_metric: ClassVar[str]
     """Of which a run's terminal shows the last value."""
 

@@ -10,12 +10,13 @@ import inspect
 import json
 import re
 from importlib.metadata import version
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from pydantic import TypeAdapter
 
 from apprentice.envs.defaults import kept
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import Spec
 
 ITSELF = ""
 """For an argument that has no recipe field because other fields determine it."""
@@ -47,21 +48,24 @@ _SHARED = {
 }
 
 
-class OfTrl(Protocol):
-    """A section's settings, see `TrainerSpec`."""
+class TrlSection(Spec):
+    """A section of a recipe whose settings become arguments of TRL."""
 
     section: ClassVar[str]
+    """The recipe's, by whose name the stage and its model go."""
     config: ClassVar[str]
+    """TRL's class of arguments."""
     trl_fields: ClassVar[dict[str, str]]
+    """The recipe's fields that set TRL's arguments, beside those that all trainings have; see `field_of`."""
 
 
-def field_of(spec: type[OfTrl], name: str) -> str | None:
+def field_of(spec: type[TrlSection], name: str) -> str | None:
     """The recipe field that sets a TRL argument: ITSELF if other fields determine it, None if no field does."""
     field = (_SHARED | spec.trl_fields).get(name)
     return None if field is None else field.format(section=spec.section)
 
 
-def check_arguments(spec: type[OfTrl], given: dict[str, Any]) -> None:
+def check_arguments(spec: type[TrlSection], given: dict[str, Any]) -> None:
     """Raises ValueError for the first argument that apprentice sets, that TRL lacks, or that has the wrong type."""
     for name in given:
         field = field_of(spec, name)
@@ -75,7 +79,7 @@ def check_arguments(spec: type[OfTrl], given: dict[str, Any]) -> None:
     kept("trl_arguments", key, lambda: _checked(spec, given))
 
 
-def _checked(spec: type[OfTrl], given: dict[str, Any]) -> float:
+def _checked(spec: type[TrlSection], given: dict[str, Any]) -> float:
     """1.0 for arguments that TRL has, of its types. Raises ValueError."""
     config = _config_class(spec)
     types = get_type_hints(config)
@@ -92,7 +96,7 @@ def _checked(spec: type[OfTrl], given: dict[str, Any]) -> float:
     return 1.0
 
 
-def config_of(spec: type[OfTrl], own: dict[str, Any], given: dict[str, Any]) -> Any:
+def config_of(spec: type[TrlSection], own: dict[str, Any], given: dict[str, Any]) -> Any:
     """TRL's config with our arguments and the recipe's. Raises Stop when TRL rejects the recipe's."""
     try:
         return _config_class(spec)(**own, **given)
@@ -104,7 +108,7 @@ def config_of(spec: type[OfTrl], own: dict[str, Any], given: dict[str, Any]) -> 
         ) from error
 
 
-def _config_class(spec: type[OfTrl]) -> Any:
+def _config_class(spec: type[TrlSection]) -> Any:
     import trl
 
     return getattr(trl, spec.config)
