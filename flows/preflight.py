@@ -167,7 +167,7 @@ class AuditedTask(NamedTuple):
     questions: Sequence[str]
 
 
-class Task(NamedTuple):
+class PlannedTask(NamedTuple):
     """An environment that the run plays on one server."""
 
     spec: EnvironmentSpec
@@ -254,7 +254,7 @@ class Preflight:
         found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None
 
-    def _tasks(self, run: RunContext, needs: Needs) -> list[Task]:
+    def _tasks(self, run: RunContext, needs: Needs) -> list[PlannedTask]:
         recipe = self.recipe
         first = recipe.seed_windows().collect
         played = [(spec, first, needs) for spec in [recipe.environment, *recipe.rungs()]]
@@ -287,7 +287,7 @@ class EvaluationPreflight:
             self.checked = True
 
 
-def _check_environments(tasks: Sequence[Task]) -> list[AuditedTask]:
+def _check_environments(tasks: Sequence[PlannedTask]) -> list[AuditedTask]:
     seen: list[AuditedTask] = []
     granted: set[str] = set()
     for task in tasks:
@@ -304,16 +304,16 @@ def _check_environments(tasks: Sequence[Task]) -> list[AuditedTask]:
     return seen
 
 
-def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[Task]:
+def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[PlannedTask]:
     server = run.servers.environment(spec.name)
     if not spec.mixed:
-        return [Task(spec, server, window.seeds()[:SEEDS], needs)]
+        return [PlannedTask(spec, server, window.seeds()[:SEEDS], needs)]
     mixture = spec.make()
     tasks = []
     for label, part in spec.mixed.items():
         own = (seed for seed in window.seeds() if mixture.part(seed).label == label)
         seeds = list(islice(own, SEEDS)) or window.seeds()[:SEEDS]  # its weight may be too small to be drawn
-        tasks.append(Task(part, server.parts[part.name], seeds, needs))
+        tasks.append(PlannedTask(part, server.parts[part.name], seeds, needs))
     return tasks
 
 

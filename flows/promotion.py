@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from apprentice.flows.pipeline import Pipeline
 
 
-class Outcome(NamedTuple):
+class Promotion(NamedTuple):
     """The outcome for the trained model. The release holds the gate's decision."""
 
     release: Release
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 def promotion(
     stages: "Pipeline", evaluations: Models[Evaluation], guards: dict[str, Evaluation], results: Verdict
-) -> Outcome:
+) -> Promotion:
     """Release the trained model with the gate's decision, and move the champion's tag if it passed.
 
     The gate compares it with the champion, or with the untrained student if there is no champion; in
@@ -47,7 +47,7 @@ def promotion(
     allowances = {guard.name: guard.may_fall for guard in recipe.guards}
     if champion is not None and champion.weights == weights and recipe.round is None:  # a round always decides
         rules = read_decision(run.store.fetch(champion)).decided_by
-        return Outcome(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
+        return Promotion(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
         evaluations = Models(evaluations | stages.held_out({ModelName.CHAMPION: champion}))
         guards = guards | stages.regressions({ModelName.CHAMPION: champion})
@@ -75,4 +75,4 @@ def promotion(
         run.store.in_reach,
     )
     released = release(run, trained, results, decision)
-    return Outcome(released, champions.promote(released, champion))
+    return Promotion(released, champions.promote(released, champion))

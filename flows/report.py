@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from apprentice.flows.boxes import BOXES
-from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
 from apprentice.flows.pages.html import as_title, curves_of
 from apprentice.flows.pages.report_page import (
     as_markdown_page,
@@ -62,7 +62,7 @@ from apprentice.tasks.trainings import training_of
 
 if TYPE_CHECKING:
     from apprentice.flows.pipeline import Pipeline
-    from apprentice.flows.promotion import Outcome
+    from apprentice.flows.promotion import Promotion
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""
@@ -183,7 +183,7 @@ def _traces(model: str, records: list[EvaluatedEpisode]) -> list[Any]:
 EPISODES = "episodes.jsonl"
 
 
-class Trained(NamedTuple):
+class TrainedModel(NamedTuple):
     """A model that a run has trained, in its folder."""
 
     training: Training[Any]
@@ -208,7 +208,7 @@ class Artifacts(NamedTuple):
     evaluations: Models[Evaluation]
     guards: dict[str, Evaluation]
     results: Verdict
-    outcome: "Outcome"
+    outcome: "Promotion"
 
     def artifacts(self) -> list[Artifact]:
         asked, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
@@ -231,13 +231,13 @@ class Artifacts(NamedTuple):
             **{name: each and parent(each).model_dump() for name, each in named.items()},
         }
 
-    def trained(self) -> dict[str, Trained]:
+    def trained(self) -> dict[str, TrainedModel]:
         """The trained models with their logs, by the title of their stage."""
         fetch, found = self.stages.run.store.fetch, {}
         for name, model in self.stages.models.items():
             if name != ModelName.BASE:
                 training = training_of(model.stage)
-                found[label(name) if name == ModelName.CONTROL else training.spec.label] = Trained(
+                found[label(name) if name == ModelName.CONTROL else training.spec.label] = TrainedModel(
                     training, fetch(model)
                 )
         return found
@@ -315,7 +315,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
 
 
 def _pictures(
-    folder: Path, report: dict[str, Any], trained: dict[str, Trained], lengths: Path | None
+    folder: Path, report: dict[str, Any], trained: dict[str, TrainedModel], lengths: Path | None
 ) -> dict[str, Path]:
     """Draws accuracies and slices, copies the artifacts' own pictures, and returns all by title."""
     titles = {name: as_title(name) for name in report["models"]}
@@ -337,7 +337,7 @@ def _pictures(
     return pictures
 
 
-def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Source]:
+def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[EpisodeSource]:
     """The episodes that the page shows: of the held-out questions, the regression evaluations, the teacher.
 
     `measured`: the teacher's slices that have a figure in the page.
@@ -354,11 +354,11 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Sourc
         return held_out_slices.get(place - row["sample"], [])
 
     examined = [
-        Source(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
+        EpisodeSource(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
         for name, each in artifacts.evaluations.items()
     ]
     guarded = [
-        Source(as_title(model), guard, fetch(each) / EPISODES)
+        EpisodeSource(as_title(model), guard, fetch(each) / EPISODES)
         for name, each in artifacts.guards.items()
         for guard, _, model in [name.rpartition(".")]
     ]
@@ -368,7 +368,7 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Sourc
     asked = frozenset(
         same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
     )
-    teacher = Source(
+    teacher = EpisodeSource(
         as_title(_rows_of(work, lessons)),
         "collected",
         fetch(lessons.rollouts) / "rollouts.jsonl",
@@ -398,7 +398,7 @@ def _collected(lessons: Lessons | None, teacher: TeacherSpec | None) -> dict[str
     }
 
 
-def _effort(log: list[StageRun], by_reward: Trained | None, specs: dict[str, Any]) -> dict[str, Any]:
+def _effort(log: list[StageRun], by_reward: TrainedModel | None, specs: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each training that this run made, and the rollouts of one by reward with their tokens."""
     made = [each for each in log if each.name in specs and each.state == "ran"]
     played = {"rollouts": 0, "tokens": 0}

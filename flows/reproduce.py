@@ -31,7 +31,7 @@ VERSIONS = ("version", "code", "revision", "base_url")
 """What of a setting says by which code and at which address it was used; counterparts may differ in it."""
 
 
-class Outcome(NamedTuple):
+class ReproducedArtifact(NamedTuple):
     kind: str
     repository: str
     key: str
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     """What differs in the making: versions of stage, environment, packages and code."""
 
 
-def reproduce(lineage: Lineage, overrides: list[str], yes: bool = False) -> list[Outcome]:
+def reproduce(lineage: Lineage, overrides: list[str], yes: bool = False) -> list[ReproducedArtifact]:
     """Return an outcome for each of the lineage's artifacts, the root's last. Raises Stop.
 
     Args:
@@ -139,12 +139,12 @@ def _without_versions(value: Any) -> Any:
     return {name: _without_versions(each) for name, each in value.items() if name not in VERSIONS}
 
 
-def _compared(node: Node, again: Node | None) -> Outcome:
+def _compared(node: Node, again: Node | None) -> ReproducedArtifact:
     there, here = node.record, again.record if again else None
     about = {**node.named.model_dump(), "stage": there.made_by.get("stage", "") if there else ""}
     if there is None or here is None:
         why = "the recipe's run does not make it" if there else "it no longer exists"
-        return Outcome(**about, same=False, result=f"not compared: {why}", differences=[])
+        return ReproducedArtifact(**about, same=False, result=f"not compared: {why}", differences=[])
     what = "weights" if any(name.endswith(COUNTED["weights"]) for name in there.files) else "data"
     same = _digest(there, what) == _digest(here, what)
     names = {*there.files, *here.files} - {CARD}
@@ -157,7 +157,7 @@ def _compared(node: Node, again: Node | None) -> Outcome:
         for path, value in made.items()
         if value != remade.get(path)
     ]
-    return Outcome(**about, same=same, result=result, differences=differences)
+    return ReproducedArtifact(**about, same=same, result=result, differences=differences)
 
 
 def _digest(record: ArtifactRecord, what: str) -> str:
@@ -169,7 +169,7 @@ def _made_by(record: ArtifactRecord) -> dict[str, str]:
     return dict(leaves(record.made_by | {"inputs": {}, "code": record.provenance.code}))
 
 
-def rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
+def rows(outcomes: list[ReproducedArtifact]) -> list[dict[str, str]]:
     return [
         {"artifact": f"{repository.partition('/')[2]}@{key[:12]}", "stage": stage, "result": result}
         for _, repository, key, _, stage, _, result, _ in outcomes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.serving.process import server_settings
-from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, Source
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, EpisodeSource
 from apprentice.flows.pages.html import as_title, as_view_page
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import open_store
@@ -26,7 +26,7 @@ from apprentice.tasks.settings.spec import Purpose
 class Shown(NamedTuple):
     """One file of episodes, with its title and kind."""
 
-    source: Source
+    source: EpisodeSource
     episodes: int
     ref: str
 
@@ -116,7 +116,7 @@ def _of_one(name: str, node: Node) -> Shown:
     """An evaluation, by its name among a verdict's inputs, such as evaluations.grpo."""
     purpose, _, model = name.rpartition(".")
     asked = purpose.removeprefix("guards.") if purpose.startswith("guards.") else HELD_OUT
-    source = Source(as_title(model), asked, node.store.fetch(node.artifact) / "episodes.jsonl")
+    source = EpisodeSource(as_title(model), asked, node.store.fetch(node.artifact) / "episodes.jsonl")
     return Shown(source, node.counts["n"], node.ref)
 
 
@@ -124,7 +124,7 @@ def _rollouts(node: Node, examined: frozenset[str]) -> Shown:
     """`examined`: the evaluation's questions, which the filter drops."""
     kept = node.is_a(KeptRollouts)
     path = node.store.fetch(node.artifact) / ("kept.jsonl" if kept else "rollouts.jsonl")
-    source = Source(as_title("dataset" if node.is_of_a_dataset else "teacher"), "collected", path, examined)
+    source = EpisodeSource(as_title("dataset" if node.is_of_a_dataset else "teacher"), "collected", path, examined)
     return Shown(source, node.counts["kept" if kept else "episodes"], node.ref)
 
 

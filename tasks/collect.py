@@ -221,7 +221,7 @@ class Collector:
         lost: list[Record] = []
         refused = Counter[bool]()
 
-        def play(instance: Player, seed: int) -> Played:
+        def play(instance: Player, seed: int) -> CollectedEpisode:
             played = play_one(instance, seed, teacher, self.environment, self.spec.raw)
             record = played.record
             if record.failed_at or record.asked_again:
@@ -269,7 +269,7 @@ class Collector:
             self.journal.forget({line["seed"] for line in lines})
 
 
-class Played(NamedTuple):
+class CollectedEpisode(NamedTuple):
     """An episode, and whether the endpoint refused its question.
 
     Attributes:
@@ -285,7 +285,7 @@ class Played(NamedTuple):
 
 def play_one(
     instance: Player, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool = False
-) -> Played:
+) -> CollectedEpisode:
     """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
     instance = instance.part(seed)
     spent = Spent()
@@ -323,7 +323,7 @@ def play_one(
         raw=json.dumps(spent.raw, ensure_ascii=False) if keep_raw else "",
         **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
     )
-    return Played(record, is_refused, is_understood, spent.number)
+    return CollectedEpisode(record, is_refused, is_understood, spent.number)
 
 
 def _publish(kept: Journal, to: Path) -> dict[str, Any]:

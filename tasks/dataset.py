@@ -41,7 +41,7 @@ from apprentice.tasks.settings.spec import TRAINED_ON, Column, DatasetSpec, Purp
 UNKNOWN = "no seed is known that asks this question"
 
 
-class Known:
+class KnownQuestions:
     """The questions that rows may answer.
 
     Args:
@@ -79,7 +79,7 @@ class Checked(NamedTuple):
 class Verifier:
     """Has the environment confirm one row. Called in several threads at once."""
 
-    def __init__(self, environment: EnvironmentSpec, known: Known, columns: dict[Column, str]):
+    def __init__(self, environment: EnvironmentSpec, known: KnownQuestions, columns: dict[Column, str]):
         self._environment = environment
         self._known = known
         self._columns = columns
@@ -322,7 +322,9 @@ def take_rollouts(
     return {"episodes": len(records), "failed": sum(bool(record.failed_at) for record in records.values()), **totals}
 
 
-def _known(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec, questions: Questions) -> Known:
+def _known(
+    context: StageContext, spec: DatasetSpec, environment: EnvironmentSpec, questions: Questions
+) -> KnownQuestions:
     """The questions of the recipe's windows and of the given seeds; the collect window's come first."""
     folder = context.fetch(questions)
     examined = {same_text(row["question"]) for row in used_questions(folder, Purpose.EVALUATE)}
@@ -333,7 +335,7 @@ def _known(context: StageContext, spec: DatasetSpec, environment: EnvironmentSpe
             seeds.setdefault(same_text(row["question"]), row["seed"])
     for seed, text in sorted(given.items()):
         seeds.setdefault(same_text(text), seed)
-    return Known(seeds, examined)
+    return KnownQuestions(seeds, examined)
 
 
 def show_report(folder: Path) -> list[dict[str, str]]:

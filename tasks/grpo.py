@@ -37,7 +37,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_out_rows, split
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
@@ -121,7 +121,7 @@ def train_grpo(
     sessions = spec.sessions()
     with (
         EnvironmentPool(environment, server, sessions, announce.warn) as pool,
-        Rollouts(pool) as rollouts,
+        LiveRollouts(pool) as rollouts,
         _as_stop(),
     ):
         _open_sessions(pool, environment)

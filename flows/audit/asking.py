@@ -17,12 +17,12 @@ from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.subject import (
+    AuditedEpisode,
+    CheckResult,
     Evidence,
     Opened,
-    Played,
     Recorded,
     Subject,
-    Verdict,
     check,
     does_not_apply,
     failed,
@@ -75,7 +75,7 @@ def _seeded(subject: Subject) -> str:
 
 
 @check("seeds.repeat", "error", "Evaluation, filter and a resumed run take other questions than were recorded.", True)
-def repeat(subject: Subject) -> Verdict:
+def repeat(subject: Subject) -> CheckResult:
     assert subject.seen is not None
     asked = [dict(zip(subject.seeds, each, strict=True)) for each in (subject.seen.questions, subject.seen.again)]
     if found := list(differing(*asked)):
@@ -84,7 +84,7 @@ def repeat(subject: Subject) -> Verdict:
 
 
 @check("seeds.ignored", "error", "All episodes have one question: the evaluation measures what was trained.", True)
-def ignored(subject: Subject) -> Verdict:
+def ignored(subject: Subject) -> CheckResult:
     assert subject.seen is not None
     questions = subject.seen.questions
     if len(set(questions)) > 1 or len(questions) == 1:
@@ -105,7 +105,7 @@ def _made_at(opened: Opened, subject: Subject) -> Iterator[Player]:
 
 
 @check("seeds.process", "error", "Another server, or the same one started again, asks other questions.")
-def process(subject: Subject) -> Verdict:
+def process(subject: Subject) -> CheckResult:
     if subject.elsewhere is None:
         return does_not_apply("the server was not started here, so its process cannot be started a second time")
     with _made_at(subject.elsewhere, subject) as environment:
@@ -120,7 +120,7 @@ def process(subject: Subject) -> Verdict:
 
 
 @check("seeds.load", "error", "In a busy run rollouts of one question are of several, and cannot be compared.")
-def load(subject: Subject) -> Verdict:
+def load(subject: Subject) -> CheckResult:
     if len(subject.sessions) < 2:
         return does_not_apply("the server grants one session")
     wanted = [*subject.many, *reversed(subject.many)]
@@ -132,7 +132,7 @@ def load(subject: Subject) -> Verdict:
 
 
 @check("seeds.windows", "warning", "Training and evaluation share questions; the shared ones are left out of training.")
-def windows(subject: Subject) -> Verdict:
+def windows(subject: Subject) -> CheckResult:
     count = subject.extent.asked
     if subject.recipe is None:
         asked = _asked(subject, range(subject.seeds[0], subject.seeds[0] + count))
@@ -167,7 +167,7 @@ def _pool(different: int, asked: int) -> str:
 
 
 @check("questions", "warning", "Each episode waits for its question: rollouts, evaluations and the filter take longer.")
-def questions(subject: Subject) -> Verdict:
+def questions(subject: Subject) -> CheckResult:
     assert subject.questions
     steps = [took for session in subject.sessions for took in session.steps]
     step = min(steps, default=0.0)
@@ -198,7 +198,7 @@ def _costs(subject: Subject) -> str:
 
 
 @check("version.key", "note", "")
-def version(subject: Subject) -> Verdict:
+def version(subject: Subject) -> CheckResult:
     spec = subject.spec
     served = "the code here" if subject.elsewhere else f"the server's own, {spec.revision or 'no revision given'}"
     return passed(
@@ -207,7 +207,7 @@ def version(subject: Subject) -> Verdict:
 
 
 @check("version.original", "error", "The server plays another version of the task than the keys name.")
-def original(subject: Subject) -> Verdict:
+def original(subject: Subject) -> CheckResult:
     if subject.original is None:
         return does_not_apply("it is served from the code here, or no server of it can run here to compare with")
     with _made_at(subject.original, subject) as environment:
@@ -221,7 +221,7 @@ def original(subject: Subject) -> Verdict:
 
 
 @check("schema.tools", "error", "A model cannot know how to call the tools.", quick=True)
-def tools(subject: Subject) -> Verdict:
+def tools(subject: Subject) -> CheckResult:
     from jsonschema import Draft202012Validator, SchemaError
     from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
@@ -259,7 +259,7 @@ def _undescribed(schemas: list[dict[str, Any]]) -> Iterator[str]:
 
 
 @check("schema.text", "warning", "A chat template takes the text for its own marks, or a tokenizer for unknown bytes.")
-def text(subject: Subject) -> Verdict:
+def text(subject: Subject) -> CheckResult:
     played = [*subject.known, *subject.guessed]
     told = [(seed, (), question) for seed, question in subject.questions.items()]
     told += [(each.seed, each.calls, reply) for each in played for reply in each.replies]
@@ -275,7 +275,7 @@ def text(subject: Subject) -> Verdict:
 
 
 @check("schema.lengths", "warning", "Prompts fill the student's context; such questions stop a run or are left out.")
-def lengths(subject: Subject) -> Verdict:
+def lengths(subject: Subject) -> CheckResult:
     environment = subject.environments[0]
     student = subject.recipe.student if subject.recipe else None
     if student is not None and student.build is None:
@@ -301,7 +301,7 @@ def lengths(subject: Subject) -> Verdict:
     return passed(found)
 
 
-def answered(subject: Subject) -> list[Played]:
+def answered(subject: Subject) -> list[AuditedEpisode]:
     """Return episodes whose answer is known and does not occur in the question; empty if there are too few."""
     played = [each for each in subject.known if each.correct and len(each.correct) > 1]
     return played[:LEAKS] if len({each.correct for each in played}) > 1 else []
@@ -315,7 +315,7 @@ NO_ANSWERS = "the environment names no answer (`correct`) to look for, or too fe
 
 
 @check("leaks.question", "error", "The model learns to copy the answer from the question.")
-def in_question(subject: Subject) -> Verdict:
+def in_question(subject: Subject) -> CheckResult:
     played = answered(subject)
     shown = [
         each for each in played if re.search(SHOWN_BY + re.escape(str(each.correct)), each.question, re.IGNORECASE)
@@ -329,7 +329,7 @@ def in_question(subject: Subject) -> Verdict:
 
 
 @check("leaks.reply", "error", "The model learns to read the answer from a reply instead of working it out.")
-def in_replies(subject: Subject) -> Verdict:
+def in_replies(subject: Subject) -> CheckResult:
     played = [each for each in answered(subject) if not _holds(each.question, each.correct)]
     if len(played) < 3:
         return does_not_apply(NO_ANSWERS + " that the question does not hold")
@@ -355,7 +355,7 @@ def _misfit(subject: Subject) -> Call:
 
 
 @check("leaks.hidden", "warning", "A client that shows metadata or state to its model gives the answer away.")
-def hidden(subject: Subject) -> Verdict:
+def hidden(subject: Subject) -> CheckResult:
     played = [each for each in answered(subject) if not _holds(each.question, each.correct)]
     if len(played) < 3:
         return does_not_apply(NO_ANSWERS + " that the question does not hold")

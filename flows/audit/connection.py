@@ -14,11 +14,11 @@ from apprentice.envs.wire.server import EnvironmentServer, Space
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.subject import (
+    AuditReply,
+    CheckResult,
     Needs,
     Recorded,
-    Seen,
     Subject,
-    Verdict,
     any_call,
     check,
     failed,
@@ -36,7 +36,7 @@ PATIENCE = 10.0
 STOPS = "The run cannot be played at all."
 
 
-def answers(server: EnvironmentServer) -> Verdict:
+def answers(server: EnvironmentServer) -> CheckResult:
     """Check that an OpenEnv server answers."""
     import httpx
 
@@ -57,12 +57,12 @@ def answers(server: EnvironmentServer) -> Verdict:
 
 
 @check("health", "error", STOPS, quick=True)
-def health(subject: Subject) -> Verdict:
+def health(subject: Subject) -> CheckResult:
     return answers(subject.server)
 
 
 @check("sessions", "error", "GRPO needs a session for each rollout of a step; an evaluation waits.", quick=True)
-def sessions(subject: Subject) -> Verdict:
+def sessions(subject: Subject) -> CheckResult:
     """Open as many sessions as are needed; those granted stay open."""
     impatient = subject.server.model_copy(update={"patience": min(PATIENCE, subject.server.patience)})
     subject.sessions = [Recorded(impatient) for _ in range(max(2, *subject.needs))]
@@ -74,7 +74,7 @@ def sessions(subject: Subject) -> Verdict:
 
 
 @check("wire", "error", STOPS, quick=True)
-def wire(subject: Subject) -> Verdict:
+def wire(subject: Subject) -> CheckResult:
     """Play a few episodes and keep them as `subject.seen`."""
     name = subject.spec.name
     try:
@@ -92,7 +92,7 @@ def wire(subject: Subject) -> Verdict:
     return passed(f"reset and step are those of {name}")
 
 
-def _play_a_few(subject: Subject) -> Seen:
+def _play_a_few(subject: Subject) -> AuditReply:
     guessed: set[int] = set()
 
     def move(episode: Episode) -> Call:
@@ -110,11 +110,11 @@ def _play_a_few(subject: Subject) -> Seen:
     again = [subject.question(seed, other) for seed in reversed(seeds)][::-1]
     may_crash = [each for each in played if each.seed in guessed and each.broken.startswith(CRASHED)]
     broken = [each for each in played if each.broken and each not in may_crash]
-    return Seen(questions, again, played, broken)
+    return AuditReply(questions, again, played, broken)
 
 
 @check("latency", "note", "", quick=True)
-def latency(subject: Subject) -> Verdict:
+def latency(subject: Subject) -> CheckResult:
     took = ", ".join(f"a {what} {each:.1f} ms" for what, each in latency_ms(subject).items())
     return passed(f"{took} (median of {' and '.join(str(len(times)) for times in _times(subject).values())})")
 
@@ -180,7 +180,7 @@ async def shut(opened: Sequence[Recorded]) -> None:
     await asyncio.gather(*(session.shut() for session in opened), return_exceptions=True)
 
 
-def _counted(granted: int, needs: Needs, trouble: str) -> Verdict:
+def _counted(granted: int, needs: Needs, trouble: str) -> CheckResult:
     """Judge the number of sessions. `trouble`: why no more could be opened, if not because of the limit."""
     most = max(needs)
     if granted >= max(most, 1):
@@ -201,7 +201,7 @@ def _counted(granted: int, needs: Needs, trouble: str) -> Verdict:
     return failed(found, f"{fix}; with fewer sessions a run is slower.", severity="note")
 
 
-def _foreign(subject: Subject, found: str) -> Verdict:
+def _foreign(subject: Subject, found: str) -> CheckResult:
     spec = subject.spec
     name = calls_itself(subject.server)
     named = f"; its name is {name}" if name else ""

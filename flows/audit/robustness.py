@@ -16,11 +16,11 @@ from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.connection import each_opened, shut
 from apprentice.flows.audit.subject import (
+    AuditedEpisode,
+    CheckResult,
     Evidence,
-    Played,
     Recorded,
     Subject,
-    Verdict,
     always,
     any_call,
     check,
@@ -49,12 +49,12 @@ MEGABYTES = 30.0
 SHARED = "Keep everything that an episode changes in attributes that a reset sets anew, none in the class or module."
 
 
-def _differs(subject: Subject, alone: Played, now: Played) -> bool:
+def _differs(subject: Subject, alone: AuditedEpisode, now: AuditedEpisode) -> bool:
     return (alone.question, alone.reward, alone.replies) != (now.question, now.reward, now.replies)
 
 
 @check("isolation.interleaved", "error", "Rollouts of one group change each other's rewards.")
-def interleaved(subject: Subject) -> Verdict:
+def interleaved(subject: Subject) -> CheckResult:
     if len(subject.sessions) < 2:
         return does_not_apply("the server grants one session")
     for one, other in subject.within(zip(subject.known[::2], subject.known[1::2], strict=False)):
@@ -73,7 +73,7 @@ def interleaved(subject: Subject) -> Verdict:
 
 
 @check("isolation.reset", "error", "An episode depends on the one before it, which no record shows.")
-def reset(subject: Subject) -> Verdict:
+def reset(subject: Subject) -> CheckResult:
     for before, alone in subject.within(zip(subject.known, subject.known[1:], strict=False)):
         environment = subject.fresh()
         episode = Episode(environment, before.seed)
@@ -86,7 +86,7 @@ def reset(subject: Subject) -> Verdict:
 
 
 @check("isolation.crash", "error", "One bad action makes every later episode of its session wrong.")
-def after_error(subject: Subject) -> Verdict:
+def after_error(subject: Subject) -> CheckResult:
     for alone in subject.within(subject.known[:4]):
         environment, session = subject.fresh(), subject.sessions[0]
         play(environment, alone.seed, replayed(alone.calls))
@@ -119,7 +119,7 @@ def _impatient(subject: Subject) -> Iterator[tuple[Recorded, Player]]:
 
 
 @check("robustness.arguments", "error", "A model's odd call ends the episode without a reward, or stops the run.")
-def arguments(subject: Subject) -> Verdict:
+def arguments(subject: Subject) -> CheckResult:
     seed, count, until = subject.seeds[0], 0, monotonic() + 1.5 * subject.extent.seconds
     remedy = "Tell the player what is wrong (a ValueError in a game); let nothing else escape, and nothing take long."
     for calls in _odd_calls(subject):
@@ -150,7 +150,7 @@ def _odd_calls(subject: Subject) -> Iterator[tuple[Call, ...]]:
 
 
 @check("robustness.after_end", "error", "Clients that go on after the end earn the reward by trying again.")
-def after_end(subject: Subject) -> Verdict:
+def after_end(subject: Subject) -> CheckResult:
     tried = 0
     others = [*subject.known[1:], *subject.known[:1]]
     for right, other in subject.within(zip(subject.known, others, strict=True)):
@@ -174,7 +174,7 @@ def after_end(subject: Subject) -> Verdict:
 
 
 @check("robustness.given_back", "error", "A long run ends because the server has no session left.")
-def given_back(subject: Subject) -> Verdict:
+def given_back(subject: Subject) -> CheckResult:
     if not subject.is_full:
         return does_not_apply("how many sessions the server grants is not known")
     wait_for(_open_all(subject.sessions))
@@ -195,7 +195,7 @@ async def _open_all(sessions: list[Recorded]) -> None:
 
 
 @check("robustness.capacity", "warning", "At its limit the server hangs instead of refusing, so a run waits for long.")
-def capacity(subject: Subject) -> Verdict:
+def capacity(subject: Subject) -> CheckResult:
     if subject.is_full:
         return passed(f"it grants {subject.granted} sessions and refuses the next one")
     wait_for(_open_all(subject.sessions))
@@ -214,7 +214,7 @@ def capacity(subject: Subject) -> Verdict:
 
 
 @check("robustness.growth", "warning", "A run of many thousand episodes slows down, or ends for want of memory.")
-def growth(subject: Subject) -> Verdict:
+def growth(subject: Subject) -> CheckResult:
     environment, played = subject.environments[0], subject.known
     took: list[float] = []
     begun, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds

@@ -55,7 +55,7 @@ class Evidence(NamedTuple):
         return f"seed {self.seed}: {shown or 'reset'} → {one_line(self.saw)}"
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of a check's function."""
 
     status: Status
@@ -67,16 +67,16 @@ class Verdict(NamedTuple):
     may_pass: bool = False
 
 
-def passed(found: str) -> Verdict:
-    return Verdict("passed", found)
+def passed(found: str) -> CheckResult:
+    return CheckResult("passed", found)
 
 
-def failed(found: str, remedy: str, *evidence: Evidence, severity: Severity | None = None) -> Verdict:
-    return Verdict("failed", found, evidence, remedy, severity)
+def failed(found: str, remedy: str, *evidence: Evidence, severity: Severity | None = None) -> CheckResult:
+    return CheckResult("failed", found, evidence, remedy, severity)
 
 
-def does_not_apply(why: str) -> Verdict:
-    return Verdict("does not apply", why)
+def does_not_apply(why: str) -> CheckResult:
+    return CheckResult("does not apply", why)
 
 
 class Finding(NamedTuple):
@@ -104,9 +104,9 @@ class Check(NamedTuple):
     severity: Severity
     effect: str
     quick: bool
-    run: "Callable[[Subject], Verdict]"
+    run: "Callable[[Subject], CheckResult]"
 
-    def finding(self, verdict: Verdict) -> Finding:
+    def finding(self, verdict: CheckResult) -> Finding:
         status, found, evidence, remedy, severity, may_pass = verdict
         effect = self.effect if status == "failed" else ""
         return Finding(self.name, status, severity or self.severity, found, evidence, effect, remedy, may_pass)
@@ -114,7 +114,7 @@ class Check(NamedTuple):
 
 def check(
     name: str, severity: Severity, effect: str, quick: bool = False
-) -> Callable[["Callable[[Subject], Verdict]"], Check]:
+) -> Callable[["Callable[[Subject], CheckResult]"], Check]:
     """Make a check of a function. `quick`: whether a run makes it before it buys anything."""
     return lambda run: Check(name, severity, effect, quick, run)
 
@@ -207,7 +207,7 @@ class Recorded(Session):
         wait_for(cut())
 
 
-class Played(NamedTuple):
+class AuditedEpisode(NamedTuple):
     """An episode that was played to its end."""
 
     seed: int
@@ -229,19 +229,19 @@ class Played(NamedTuple):
         return Evidence(self.seed, self.calls, saw or self.broken or f"{last}{reward}")
 
 
-class Seen(NamedTuple):
+class AuditReply(NamedTuple):
     """What the first episodes showed."""
 
     questions: list[str]
     again: list[str]
     """The questions of the same seeds in reverse order, on another session if there is one: they differ if the server
     counts its resets or draws at random."""
-    played: list[Played]
-    broken: list[Played]
+    played: list[AuditedEpisode]
+    broken: list[AuditedEpisode]
     """Those that could not be played to the end, except by a crash on a guessed move."""
 
 
-def play(environment: Player, seed: int, move: Move) -> Played:
+def play(environment: Player, seed: int, move: Move) -> AuditedEpisode:
     """Play an episode. Raises Refused, BadReply, SessionLost."""
     episode = Episode(environment, seed)
     calls: list[Call] = []
@@ -255,7 +255,7 @@ def play(environment: Player, seed: int, move: Move) -> Played:
         rewards.append(episode.reward)
     replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
     correct = episode.environment.correct
-    return Played(
+    return AuditedEpisode(
         seed,
         episode.question,
         tuple(calls),
@@ -318,7 +318,7 @@ class Subject:
     granted: int = 0
     is_full: bool = False
     """Whether the server refused the session after `granted`."""
-    seen: Seen | None = None
+    seen: AuditReply | None = None
     asked_in: list[float] = field(default_factory=list)
     """Seconds of the reset of each of `questions`, one after the other."""
 
@@ -363,7 +363,7 @@ class Subject:
         return next_call(self.spec.name, self.spec.settings, episode.messages, 0.0, episode.seed)
 
     @cached_property
-    def scripted(self) -> list[Played]:
+    def scripted(self) -> list[AuditedEpisode]:
         """Episodes that the scripted policy plays, each on a new connection; empty without a script."""
         found, until = [], monotonic() + self.extent.seconds / 4
         for seed in self.many:
@@ -376,12 +376,12 @@ class Subject:
         return found
 
     @cached_property
-    def guessed(self) -> list[Played]:
+    def guessed(self) -> list[AuditedEpisode]:
         """Episodes that are played with a guessed call, each on a new connection."""
         return [play(self.fresh(), seed, any_call) for seed in self.many[:FEWEST]]
 
     @property
-    def known(self) -> list[Played]:
+    def known(self) -> list[AuditedEpisode]:
         """Episodes whose calls can be made again: the script's, or guessed ones."""
         return self.scripted or self.guessed
 
@@ -393,7 +393,7 @@ class Subject:
             if monotonic() > until:
                 return
 
-    def play_all(self, wanted: Sequence[tuple[int, Move]]) -> list[Played]:
+    def play_all(self, wanted: Sequence[tuple[int, Move]]) -> list[AuditedEpisode]:
         """Play episodes in all sessions at once: in this order, as many as can begin within the extent's seconds.
 
         Raises Refused, BadReply, SessionLost.

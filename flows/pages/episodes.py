@@ -29,7 +29,7 @@ Slices = Callable[[int, dict[str, Any]], list[str]]
 """Takes an episode's place and its line; returns the slices that its question belongs to."""
 
 
-class Source(NamedTuple):
+class EpisodeSource(NamedTuple):
     """One file of episodes."""
 
     model: str
@@ -57,7 +57,7 @@ class Words:
 class Reader:
     """Turns lines of sources into rows; the kinds and the slices that rows name by number grow with it."""
 
-    def __init__(self, sources: list[Source]):
+    def __init__(self, sources: list[EpisodeSource]):
         self.sources = sources
         self.kinds, self.slices = Words(), Words()
 
@@ -101,7 +101,7 @@ def transcript(line: bytes) -> dict[str, Any]:
     }
 
 
-def embedded(sources: list[Source], first: set[int], budget: int = BUDGET) -> str:
+def embedded(sources: list[EpisodeSource], first: set[int], budget: int = BUDGET) -> str:
     """The episodes as JSON for a `<script>` element, with every `<` escaped.
 
     Args:
@@ -166,7 +166,7 @@ class EpisodeFiles:
         episodes: The number of lines of each source.
     """
 
-    def __init__(self, sources: list[Source], episodes: list[int]):
+    def __init__(self, sources: list[EpisodeSource], episodes: list[int]):
         self._sources, self._reader = sources, Reader(sources)
         self._ends = [*accumulate(episodes)]
         self._offsets = [array("Q", [0]) for _ in sources]

@@ -34,7 +34,7 @@ SHOWN = 3
 Episodes = Sequence[EvaluatedEpisode]
 
 
-class Teacher(NamedTuple):
+class TeacherBehaviour(NamedTuple):
     """What the teacher's rewarded episodes have in common."""
 
     tools: frozenset[str]
@@ -51,7 +51,7 @@ class Sign(NamedTuple):
     """A few of the last model's episodes that show it."""
 
 
-def teacher_of(rollouts: Path) -> Teacher | None:
+def teacher_of(rollouts: Path) -> TeacherBehaviour | None:
     """Reads the teacher's rows; None if none of them was rewarded."""
     used: Counter[str] = Counter()
     rewards: list[float] = []
@@ -62,10 +62,10 @@ def teacher_of(rollouts: Path) -> Teacher | None:
                 used.update({name for name, _ in _calls(row["messages"])})
     if not rewards:
         return None
-    return Teacher(frozenset(name for name in used if used[name] >= ALWAYS * len(rewards)), max(rewards))
+    return TeacherBehaviour(frozenset(name for name in used if used[name] >= ALWAYS * len(rewards)), max(rewards))
 
 
-def reward_hacking(before: Episodes, after: Episodes, teacher: Teacher | None) -> list[Sign]:
+def reward_hacking(before: Episodes, after: Episodes, teacher: TeacherBehaviour | None) -> list[Sign]:
     """All signs; empty if there are none.
 
     Args:
@@ -110,7 +110,7 @@ def _another_is_right(record: EvaluatedEpisode, constant: str, earlier: Evaluate
     return earlier.is_right and given != constant
 
 
-def _without_the_tool(before: Episodes, after: Episodes, teacher: Teacher | None) -> Sign | None:
+def _without_the_tool(before: Episodes, after: Episodes, teacher: TeacherBehaviour | None) -> Sign | None:
     def is_without(record: EvaluatedEpisode) -> bool:
         called = {name for name, _ in _calls(record.messages)}
         return not called or bool(teacher and teacher.tools - called)
@@ -170,7 +170,7 @@ def _slice_that_pays(before: Episodes, after: Episodes) -> Sign | None:
     return Sign("a slice fell", said, _places(after, lost))
 
 
-def _beyond_the_oracle(before: Episodes, after: Episodes, teacher: Teacher | None) -> Sign | None:
+def _beyond_the_oracle(before: Episodes, after: Episodes, teacher: TeacherBehaviour | None) -> Sign | None:
     best = teacher.best if teacher else float("inf")
 
     def is_beyond(record: EvaluatedEpisode) -> bool:

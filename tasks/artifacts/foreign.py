@@ -29,7 +29,7 @@ PATIENCE = 60.0
 Trusted = Sequence[StudentSpec]
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """A model at one revision."""
 
     model: str | None
@@ -40,22 +40,22 @@ class Source(NamedTuple):
         return f"{self.model}@{self.revision}" if self.model else f"a folder with the content {self.revision[:12]}"
 
 
-def source_of(spec: StudentSpec) -> Source:
+def source_of(spec: StudentSpec) -> ModelSource:
     """The model that a recipe names; its revision is its commit once it was pinned, see student_model.py."""
-    return Source(None, spec.content) if spec.content else Source(spec.model, spec.revision or "")
+    return ModelSource(None, spec.content) if spec.content else ModelSource(spec.model, spec.revision or "")
 
 
-def grant(source: Source | None, trusted: Trusted) -> StudentSpec | None:
+def grant(source: ModelSource | None, trusted: Trusted) -> StudentSpec | None:
     """What this run trusts a model with."""
     return next((each for each in trusted if source_of(each) == source), None)
 
 
-def code_of(checkpoint: Path) -> Source | None:
+def code_of(checkpoint: Path) -> ModelSource | None:
     """The owner of a checkpoint's Python code, by its own record; None if it names none."""
     return _named(checkpoint / CODE)
 
 
-def name_code(checkpoint: Path, source: Source) -> None:
+def name_code(checkpoint: Path, source: ModelSource) -> None:
     """Writes the owner of the code in a checkpoint that is being made."""
     (checkpoint / CODE).write_text(json.dumps(source._asdict()) + "\n")
 
@@ -95,7 +95,7 @@ def runs_code(checkpoint: Path, trusted: Trusted) -> bool:
     return True
 
 
-def weights_elsewhere(checkpoint: Path) -> Source | None:
+def weights_elsewhere(checkpoint: Path) -> ModelSource | None:
     """The model of the Hub that has a checkpoint's weights; None if the checkpoint has them. Raises Stop."""
     if not (checkpoint / WEIGHTS).exists():
         return None
@@ -209,12 +209,12 @@ def _code_at(spec: StudentSpec) -> Path:
     return Path(ask(lambda: str(download()), named.partition("/")[0], PATIENCE))
 
 
-def _named(file: Path) -> Source | None:
+def _named(file: Path) -> ModelSource | None:
     found = _json(file) or {}
     model, revision = found.get("model"), found.get("revision")
     if not isinstance(revision, str) or not revision or not isinstance(model, str | None):
         return None
-    return Source(model, revision)
+    return ModelSource(model, revision)
 
 
 def _json(file: Path) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.analysis.ending import as_markdown, ending, read_decision, read_verdict, unclean
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts import types
-from apprentice.tasks.artifacts.foreign import Source, code_of, is_repository
+from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
@@ -266,7 +266,7 @@ class ModelFacts(Facts):
         self.rounds = [each.row() for each in past_rounds(made.store)] if in_round else []
         self._read_student()
         self._read_examination()
-        own = Source(made.named.repository, made.named.key) if self.on_hub else None
+        own = ModelSource(made.named.repository, made.named.key) if self.on_hub else None
         elsewhere = self.hub_source if made.is_a(BaseStudent) else None
         self.has_weights = elsewhere is not None or any(out.glob("*.safetensors"))
         self.tokenizer_source, self.weights_source = own, elsewhere or own
@@ -288,7 +288,7 @@ class ModelFacts(Facts):
         model = spec.get("model")
         self.given = bool(model or spec.get("content"))
         is_on_hub = model and not Path(model).exists() and is_repository(model)
-        self.hub_source = Source(model, spec["revision"]) if is_on_hub else None
+        self.hub_source = ModelSource(model, spec["revision"]) if is_on_hub else None
 
     def _read_examination(self) -> None:
         """The verdict on a release, the questions that it was asked, and how its answers were drawn.

@@ -16,7 +16,7 @@ from typing import Any
 from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
-from apprentice.tasks.engine.processes import Job, Outcome, shard_on_cpu
+from apprentice.tasks.engine.processes import Job, ProcessResult, shard_on_cpu
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
@@ -46,7 +46,7 @@ def main(job_file: Path) -> None:
         except Exception as raised:
             error = raised
     failed = error, error.__cause__ if error is not None else None
-    outcome = Outcome(returned if first else {}, *map(_portable, failed), counts)  # type: ignore[arg-type]
+    outcome = ProcessResult(returned if first else {}, *map(_portable, failed), counts)  # type: ignore[arg-type]
     half = job_file.with_name(f"half-{os.environ['RANK']}")  # the launcher may end this process while it writes
     half.write_bytes(pickle.dumps(outcome))
     half.rename(job_file.with_name(f"outcome-{os.environ['RANK']}"))

@@ -115,7 +115,7 @@ class Job(NamedTuple):
     stage: tuple[str, Path, Path]
 
 
-class Outcome(NamedTuple):
+class ProcessResult(NamedTuple):
     """How a process ended, in a file beside the job's."""
 
     returned: dict[str, Any]
@@ -268,7 +268,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
             process.wait()
 
 
-def _judged(outcomes: list[Outcome], log: Path) -> dict[str, Any]:
+def _judged(outcomes: list[ProcessResult], log: Path) -> dict[str, Any]:
     """What the first process returned. Raises what ended them: a Stop says most, then that one was killed."""
     for outcome in outcomes:
         for what, by in outcome.counts.items():

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.players.refusals import Refused
+from apprentice.tasks.players.refusals import RefusedRequest
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
@@ -63,7 +63,7 @@ class Dialect:
     def _plain(self, message: Message) -> Message:
         return {name: value for name, value in message.items() if name not in self._without_fields}
 
-    def learns(self, refused: Refused, sent: dict[str, Any], own: set[str]) -> bool:
+    def learns(self, refused: RefusedRequest, sent: dict[str, Any], own: set[str]) -> bool:
         """Whether the refusal names a part that can be said otherwise; if so, the next request is.
 
         Args:

@@ -79,7 +79,7 @@ class Redirected(Exception):
     """The endpoint redirects to another address. The request, which contains the key, is not sent there."""
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """An endpoint's refusal.
 
     Args:
@@ -147,7 +147,7 @@ def retrying(patience: float) -> tenacity.AsyncRetrying:
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.kind == "moment")
+    return isinstance(error, Unanswered) or (isinstance(error, RefusedRequest) and error.kind == "moment")
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

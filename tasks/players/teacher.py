@@ -20,7 +20,7 @@ from apprentice.tasks.episodes.episode import Message, problems
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.budget import Budget, usage_of
 from apprentice.tasks.players.dialect import Completion, dialect_of, once_each, read_key
-from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, Refused, Unanswered, retrying
+from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, RefusedRequest, Unanswered, retrying
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.safe_text import one_line
@@ -174,7 +174,7 @@ class Teacher:
                     f"The teacher's endpoint {self._url} redirects to {redirect}; the request was not sent there.",
                     "If you trust that address, set teacher.base_url to it and run again.",
                 ) from None
-            except (Refused, Unanswered) as error:
+            except (RefusedRequest, Unanswered) as error:
                 failed = error  # explained below, outside of its context: it may quote the key
             else:
                 self._known = body
@@ -213,7 +213,7 @@ class Teacher:
             if monotonic() - max(self._answered, self._looked) < self._spec.patience:
                 return
             if self._known not in (None, body) and not 1 < self._most_waiting <= self._waiting:
-                with suppress(Refused, Unanswered, Redirected):
+                with suppress(RefusedRequest, Unanswered, Redirected):
                     await self._send(self._known, spent)  # type: ignore[arg-type]
             self._looked = monotonic()
 
@@ -246,7 +246,7 @@ class Teacher:
             self.total.attempts += 1
             try:
                 raw = await self._post(body)
-            except (Refused, Redirected):
+            except (RefusedRequest, Redirected):
                 charge(0.0)
                 raise
             except Unanswered as error:
@@ -261,10 +261,10 @@ class Teacher:
             if answer.error:
                 status = answer.error.get("code") if isinstance(answer.error, dict) else None
                 status = int(str(status)) if str(status) in STATUSES else 500
-                raise Refused(status, answer.error, {}, self._spec.patience)
+                raise RefusedRequest(status, answer.error, {}, self._spec.patience)
             if answer.was_filtered:
                 filtered = {"message": f"the answer was filtered ({answer.finish_reason})", "code": "content_filter"}
-                raise Refused(400, filtered, {}, self._spec.patience)
+                raise RefusedRequest(400, filtered, {}, self._spec.patience)
             if answer.message is None or answer.broke_off:
                 raise Unanswered(
                     f"an answer that broke off: {one_line(answer.finish_reason)[:40]}"
@@ -289,9 +289,9 @@ class Teacher:
                 raw = json.loads(text)
             except (ValueError, RecursionError):
                 raw = text
-            raise Refused(error.status_code, raw, headers, self._spec.patience) from None
+            raise RefusedRequest(error.status_code, raw, headers, self._spec.patience) from None
         except openai.APIError as error:  # an error within a stream
-            raise Refused(500, error.body or error.message, {}, self._spec.patience) from None
+            raise RefusedRequest(500, error.body or error.message, {}, self._spec.patience) from None
         except TimeoutError:
             raise Unanswered(f"no whole answer in {self._spec.timeout:g} s", timed_out=True) from None
         except (ValueError, RecursionError):
@@ -323,7 +323,7 @@ class Teacher:
         count("cost_usd", cost)
         return cost
 
-    def _explain(self, refused: Refused, number: int, question: str) -> NoReturn:
+    def _explain(self, refused: RefusedRequest, number: int, question: str) -> NoReturn:
         """Raises what a refusal means: for this question, for this moment, or a Stop for the whole collection."""
         endpoint, detail = f"The teacher's endpoint {self._url}", self._shown(refused.message)
         if refused.kind == "moment":
@@ -367,11 +367,11 @@ class Teacher:
         alone.is_understood = refused.kind == "question"
         raise alone
 
-    def _unanswered(self, error: "Refused | Unanswered") -> NoReturn:
+    def _unanswered(self, error: "RefusedRequest | Unanswered") -> NoReturn:
         """Raises the error for no answer within the retry window."""
         endpoint, patience = f"The teacher's endpoint {self._url}", f"{self._spec.patience:g} s"
         cause = self._shown(error.message)
-        if isinstance(error, Refused):
+        if isinstance(error, RefusedRequest):
             cause = f"status {error.status}: {cause}"
         if monotonic() - self._answered < self._spec.patience:
             raise TeacherUnavailable(f"{cause} for {patience}")

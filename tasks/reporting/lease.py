@@ -79,7 +79,7 @@ def _now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Seen(NamedTuple):
+class LeaseState(NamedTuple):
     """The last file of a lease: who holds it, as a waiting process sees it."""
 
     path: Path
@@ -88,9 +88,9 @@ class Seen(NamedTuple):
     """The time of the heartbeat in the file system's clock, in ns: compared with itself only."""
 
 
-def _chain(first: Path) -> list[Seen]:
+def _chain(first: Path) -> list[LeaseState]:
     """The owners of a lease: the last one holds it. Empty where nobody does."""
-    found: list[Seen] = []
+    found: list[LeaseState] = []
     path = first
     while True:
         try:
@@ -103,7 +103,7 @@ def _chain(first: Path) -> list[Seen]:
             owner = Owner(**json.loads(text))
         except (ValueError, TypeError):  # half-written
             owner = Owner(f"unreadable-{len(found)}", str(path))
-        found.append(Seen(path, owner, beat))
+        found.append(LeaseState(path, owner, beat))
         path = first.with_name(f"{first.name}.{owner.token}")
 
 
@@ -204,7 +204,7 @@ class _Watch:
         self._before: tuple[str, int] | None = None
         self._pause = 0.01
 
-    def sees_life(self, seen: Seen) -> bool:
+    def sees_life(self, seen: LeaseState) -> bool:
         """Whether there was a heartbeat since the last look."""
         before, self._before = self._before, (seen.owner.token, seen.beat)
         if before in (None, self._before):
@@ -212,7 +212,7 @@ class _Watch:
         self.seconds = 0.0
         return True
 
-    def is_over(self, seen: Seen) -> bool:
+    def is_over(self, seen: LeaseState) -> bool:
         """Whether the owner was killed, or stands still."""
         if self.seconds >= STALE:
             _silent[seen.owner.process] = seen.beat

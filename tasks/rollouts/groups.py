@@ -13,7 +13,7 @@ from apprentice.envs.tools import tools_text
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 
 if TYPE_CHECKING:
-    from apprentice.tasks.rollouts.rollouts import Rollouts
+    from apprentice.tasks.rollouts.rollouts import LiveRollouts
 
 GROUPS = "groups.jsonl"
 
@@ -25,7 +25,7 @@ class GroupLog:
         self._lines = JsonLines(folder / f"{os.environ.get('RANK', '0')}-{GROUPS}")
         self._resumed = False
 
-    def note(self, step: int, rollouts: "Rollouts") -> None:
+    def note(self, step: int, rollouts: "LiveRollouts") -> None:
         """Keeps the groups of a batch. Drops what a repeated step has noted before.
 
         Args:

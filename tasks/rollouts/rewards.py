@@ -18,7 +18,7 @@ from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import TrainedQuestions, read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GroupLog
-from apprentice.tasks.rollouts.rollouts import Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import LiveRollouts, row_of
 from apprentice.tasks.rollouts.streams import Stream
 
 
@@ -66,7 +66,7 @@ class EnvironmentReward:
         self,
         spec: RewardSettings,
         asked: TrainedQuestions,
-        rollouts: Rollouts,
+        rollouts: LiveRollouts,
         streams: Sequence[Stream] = (Stream(),),
         groups: GroupLog | None = None,
     ):

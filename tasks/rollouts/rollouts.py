@@ -31,7 +31,7 @@ from apprentice.tasks.models.trl_internals import Ids
 from apprentice.tasks.reporting.errors import Stop
 
 
-class Rollouts:
+class LiveRollouts:
     """Up to as many concurrent episodes as the pool has environments. Use it as a context manager.
 
     Attributes:
@@ -48,7 +48,7 @@ class Rollouts:
         self.environments: list[Player] = []
         self.waited_s = 0.0
 
-    def __enter__(self) -> "Rollouts":
+    def __enter__(self) -> "LiveRollouts":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -161,7 +161,7 @@ class Rollouts:
             return
 
 
-class Played(NamedTuple):
+class PlayedTurns(NamedTuple):
     """The result, with one entry per rollout; `calls` and `wrong_calls` are totals."""
 
     completion_ids: list[list[int]]
@@ -175,12 +175,12 @@ class Played(NamedTuple):
 
 def play_turns(
     trainer: Any,
-    rollouts: Rollouts,
+    rollouts: LiveRollouts,
     max_turns: int,
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
     logprobs: list[list[float]] | None,
-) -> Played:
+) -> PlayedTurns:
     """Plays every rollout to its end, starting with the model's first turns.
 
     `max_turns` must be the same in all processes. Lengths are limited as in TRL: a reply that would exceed
@@ -223,7 +223,7 @@ def play_turns(
                 logprobs[n] += [0.0] * len(suffixes[n]) + new_logprobs[index][: len(ids)]
             turns[n] = parse(tokenizer, ids, contexts[index], tools[n])
             messages[n] += [*answered[n], turns[n]]
-    return Played(written, mask, logprobs, messages, calls, wrong)
+    return PlayedTurns(written, mask, logprobs, messages, calls, wrong)
 
 
 def _parsed(tokenizer: Any, completions: Ids, prompts: Ids, tools: list[list[dict[str, Any]]]) -> list[Message]:
@@ -251,7 +251,7 @@ def _fits(trainer: Any, prompt: list[int], completion: list[int]) -> bool:
     return len(completion) <= trainer.max_completion_length and len(prompt) + len(completion) < longest
 
 
-def by_factory(instance: Player, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+def by_factory(instance: Player, rollouts: LiveRollouts) -> tuple[type, dict[str, Any]]:
     """A trainer class with our tool loop, and its arguments; TRL renders prompts and tools, and generates."""
 
     def play(trainer: Any, *first: Any) -> Any:
@@ -262,7 +262,7 @@ def by_factory(instance: Player, rollouts: Rollouts) -> tuple[type, dict[str, An
     return trainer_class, {"environment_factory": of_parts.get("") or of_parts}  # of a mixture by label
 
 
-def by_rollout_func(instance: Player, rollouts: Rollouts) -> tuple[type, dict[str, Any]]:
+def by_rollout_func(instance: Player, rollouts: LiveRollouts) -> tuple[type, dict[str, Any]]:
     """TRL's trainer and its arguments; our rollout function renders the prompts, plays, and masks the tool replies."""
     turns = instance.max_turns
 
@@ -289,7 +289,7 @@ def by_rollout_func(instance: Player, rollouts: Rollouts) -> tuple[type, dict[st
     return trl_internals.online_trainer(), {"rollout_func": rollout}
 
 
-ROLLOUT_MODES: dict[str, Callable[[Player, Rollouts], tuple[type, dict[str, Any]]]] = {
+ROLLOUT_MODES: dict[str, Callable[[Player, LiveRollouts], tuple[type, dict[str, Any]]]] = {
     "environment_factory": by_factory,
     "rollout_func": by_rollout_func,
 }

@@ -18,7 +18,7 @@ from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
 
 
-class Known(NamedTuple):
+class SliceEvidence(NamedTuple):
     """The evidence after a step; it is not changed."""
 
     steps: int
@@ -50,7 +50,7 @@ class Curriculum:
         labels = [stream.label for stream in streams]
         self._own = [labels.index(label) for label in dict.fromkeys(labels)]
         answers = {kind: [float(each) for each in spec.known.get(kind, (0, 0))] for kind in self._places}
-        self._known = self._before = Known(0, dict.fromkeys(self._places, 0), answers)
+        self._known = self._before = SliceEvidence(0, dict.fromkeys(self._places, 0), answers)
         self._now: list[str] = []
 
     def take(self, trainer: Any, asked: int, count: int) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class Curriculum:
         now = {kind: self._now.count(kind) for kind in self._places}
         asked = {kind: count + now[kind] for kind, count in self._known.asked.items()}
         self._before, self._now = self._known, []
-        self._known = Known(self._known.steps + 1, asked, answers)
+        self._known = SliceEvidence(self._known.steps + 1, asked, answers)
         rates = {kind: _mean(*self._posterior(kind)) for kind in self._places}
         return {
             **{f"{ASKED}{kind}": float(count) for kind, count in now.items()},
@@ -110,7 +110,7 @@ class Curriculum:
         return {"known": self._known._asdict(), "before": self._before._asdict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._known, self._before, self._now = Known(**state["known"]), Known(**state["before"]), []
+        self._known, self._before, self._now = SliceEvidence(**state["known"]), SliceEvidence(**state["before"]), []
 
 
 def keep_in_checkpoints(trainer: Any, curriculum: Curriculum) -> None:
@@ -242,7 +242,7 @@ QUESTIONS_ASKED = "refill/questions"
 """The metric of the questions that a step asked."""
 
 
-class Source(Protocol):
+class QuestionSource(Protocol):
     """Where a step's questions come from; the same in every process, and in a resumed training."""
 
     def take(self, trainer: Any, asked: int, count: int) -> list[dict[str, Any]]:
@@ -273,7 +273,7 @@ class InOrder:
         return {}
 
 
-def refilling(trainer_class: type, spec: GrpoSpec, source: Source) -> type:
+def refilling(trainer_class: type, spec: GrpoSpec, source: QuestionSource) -> type:
     """The trainer class, which asks the source's questions and fills its steps, if the recipe says so."""
     if spec.oversample == 1.0 and spec.curriculum is None:
         return trainer_class
@@ -283,7 +283,7 @@ def refilling(trainer_class: type, spec: GrpoSpec, source: Source) -> type:
 class ByRewards:
     """Replaces dead groups by further questions' live ones, in the order asked."""
 
-    def __init__(self, spec: GrpoSpec, source: Source):
+    def __init__(self, spec: GrpoSpec, source: QuestionSource):
         self._spec = spec
         self._source = source
 

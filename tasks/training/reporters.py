@@ -31,7 +31,7 @@ from apprentice.tasks.settings.spec import Reporter, TrackioSpec
 if TYPE_CHECKING:
     from apprentice.tasks.engine.run import RunContext
     from apprentice.tasks.engine.stage import StageContext
-    from apprentice.tasks.rollouts.rollouts import Rollouts
+    from apprentice.tasks.rollouts.rollouts import LiveRollouts
 
 PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
 """The environment variables from which transformers reads the project's name."""
@@ -325,14 +325,14 @@ class CompletionLog:
 
 
 def log_completions(
-    context: StageContext, trainer: Any, rollouts: "Rollouts", group_size: int, said_every: int
+    context: StageContext, trainer: Any, rollouts: "LiveRollouts", group_size: int, said_every: int
 ) -> CompletionLog:
     """Adds a callback that keeps the first group of the first log, of every `said_every`-th, and of the last."""
     from transformers import TrainerCallback
 
     completions = CompletionLog(context.scratch / COMPLETIONS)
 
-    class Keeper(TrainerCallback):
+    class CompletionKeeper(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
             if state.is_world_process_zero:
                 completions.forget_after(state.global_step)
@@ -347,7 +347,7 @@ def log_completions(
             if "trackio" in args.report_to:
                 _show_in_trackio(rows, state.global_step)
 
-    trainer.add_callback(Keeper())
+    trainer.add_callback(CompletionKeeper())
     return completions
 
 

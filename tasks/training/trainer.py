@@ -141,7 +141,7 @@ def _keeper() -> Any:
     import torch
     from transformers import TrainerCallback
 
-    class Keeper(TrainerCallback):
+    class RandomStateKeeper(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
             self._python, self._numpy = random.getstate(), numpy.random.get_state()
             self._torch, self._cuda = torch.get_rng_state(), torch.cuda.get_rng_state_all()
@@ -152,7 +152,7 @@ def _keeper() -> Any:
             torch.set_rng_state(self._torch)
             torch.cuda.set_rng_state_all(self._cuda)
 
-    return Keeper()
+    return RandomStateKeeper()
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.spec import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.trainer import arguments, train, training_dataset
@@ -93,7 +93,7 @@ def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
         episodes = played(pool, range(spec.max_steps * together // spec.num_generations))
     tokenizer = tokenizer_of(rows_of(episodes), [episode.question for episode in episodes], size.shape)
     asked = TrainedQuestions(bench.scratch / "asked.jsonl")
-    with EnvironmentPool(TASK, server, together) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(TASK, server, together) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
         trainer_class, way = ROLLOUT_MODES[spec.rollouts](TASK.make(), rollouts)
         rows = [row_of(spec.rollouts, TASK.make(), episode.seed, episode.question) for episode in episodes]

@@ -20,7 +20,7 @@ from apprentice.tasks.collect import play_one
 from apprentice.tasks.episodes.episode import Episode, turn_of
 from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.rollouts.rewards import Stream
-from apprentice.tasks.rollouts.rollouts import Rollouts, by_factory
+from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
 
 
 def old_classes() -> tuple[Any, Any, Any]:
@@ -134,7 +134,7 @@ def test_a_teacher_plays_it_and_its_record_is_whole(there: EnvironmentServer):
 
 
 def test_trl_is_given_its_tools_alone_and_grpo_its_rewards(there: EnvironmentServer):
-    with EnvironmentPool(OLD, there, 2) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(OLD, there, 2) as pool, LiveRollouts(pool) as rollouts:
         _, how = by_factory(OLD.make(), rollouts)
         shown = how["environment_factory"]()
         assert [name for name, _ in inspect.getmembers(type(shown), inspect.isfunction)] == ["echo", "reset"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.report import Trained, _effort
+from apprentice.flows.report import TrainedModel, _effort
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.grpo_training import GRPO
@@ -16,10 +16,10 @@ from apprentice.tasks.reporting.announce import StageRun
 LAPTOP = Path(__file__).parent.parent.parent / "deployments" / "recipes" / "laptop.yaml"
 
 
-def trained(folder: Path, log: list[dict[str, Any]]) -> Trained:
+def trained(folder: Path, log: list[dict[str, Any]]) -> TrainedModel:
     folder.mkdir()
     (folder / "log.json").write_text(json.dumps(log))
-    return Trained(GRPO, folder)
+    return TrainedModel(GRPO, folder)
 
 
 @pytest.mark.parametrize(("asked", "rollouts"), [((None, None), 1024), ((32, 64), 1536)])

@@ -23,7 +23,7 @@ from apprentice.tasks.evaluate import evaluation_journal
 from apprentice.tasks.players.play import PROTOCOLS, Play, play_alone, play_batched
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import Rollouts
+from apprentice.tasks.rollouts.rollouts import LiveRollouts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, EvaluateSpec, Window
 from tests.endpoint import KEY, Endpoint, call
@@ -239,7 +239,7 @@ def test_a_collection_in_which_everything_breaks_stops_and_says_why(context: Any
 def test_a_rollout_of_grpo_scores_none(kind: str):
     with odd_wire(kind, "step") as url:
         rows = [each._asdict() for each in plays(url, 2)]
-        with EnvironmentPool(ECHO, at(url), 2) as pool, Rollouts(pool) as rollouts:
+        with EnvironmentPool(ECHO, at(url), 2) as pool, LiveRollouts(pool) as rollouts:
             rollouts.begin(rows)
             rollouts.wait()
             rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]

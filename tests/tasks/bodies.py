@@ -19,7 +19,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, by_factory
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, by_factory
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.training.watcher import LIST
@@ -70,7 +70,7 @@ def second_loses_its_server(context: StageContext, body: Callable[..., dict[str,
 
     from apprentice.tasks import grpo
 
-    class Losing(Rollouts):
+    class Losing(LiveRollouts):
         begun = 0
 
         def begin(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -87,7 +87,7 @@ def second_loses_its_server(context: StageContext, body: Callable[..., dict[str,
 
     save = Trainer._save_optimizer_and_scheduler
     Trainer._save_optimizer_and_scheduler = slowly
-    grpo.Rollouts = Losing
+    grpo.LiveRollouts = Losing
     return body(context, *given)
 
 

@@ -20,7 +20,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.foreign import newest_commit, pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.dataset import Known, Verifier, show_report, take_rollouts
+from apprentice.tasks.dataset import KnownQuestions, Verifier, show_report, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
@@ -264,7 +264,7 @@ def turn(*numbers: int) -> Message:
     ],
 )
 def test_an_episode_of_several_turns_or_calls_is_played_call_by_call(given: dict[str, Any], seed: int, cause: str):
-    found = Verifier(ECHO, Known({"which number?": seed}, set()), {})(Player(Patient()), given)
+    found = Verifier(ECHO, KnownQuestions({"which number?": seed}, set()), {})(Player(Patient()), given)
     assert found.cause.startswith(cause)
     assert bool(found.cause) == bool(cause)
     if found.record:
@@ -437,7 +437,7 @@ def test_in_a_mixture_the_seed_says_which_environment_answers(tmp_path: Path):
     shown = mixture.make()
     seeds = {part.label: next(seed for seed in range(50) if shown.part(seed) is part) for part in shown.parts()}
     texts = {label: text_of(seed, parts[label]["settings"]["words"]) for label, seed in seeds.items()}
-    known = Known({texts[label]: seed for label, seed in seeds.items()}, set())
+    known = KnownQuestions({texts[label]: seed for label, seed in seeds.items()}, set())
     with odd_server("sound") as url:
         one = EnvironmentServer(url=url, sessions=1, patience=0.5)
         with EnvironmentPool(mixture, one.model_copy(update={"parts": {"echo": one}}), size=1) as pool:

@@ -12,7 +12,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.dataset import Known, Verifier
+from apprentice.tasks.dataset import KnownQuestions, Verifier
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, training_row
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
@@ -99,7 +99,7 @@ def test_where_all_rows_are_in_such_a_notation_the_error_names_it(bench: Bench, 
 )
 @pytest.mark.parametrize("unverified", [False, True])
 def test_what_is_read_is_the_call_outside_of_thoughts(given: Any, arguments: str, text: str, unverified: bool):
-    known = Known({} if unverified else {TEXT: 1}, set())
+    known = KnownQuestions({} if unverified else {TEXT: 1}, set())
     with odd_server("sound") as url:
         server = EnvironmentServer(url=url, sessions=1, patience=0.5)
         with EnvironmentPool(ECHO, server, size=1) as pool:
@@ -143,7 +143,7 @@ def weighed(*weights: int | None) -> dict[str, Any]:
 
 
 def confirmed(given: dict[str, Any]) -> Any:
-    return Verifier(ECHO, Known({"which number?": 2}, set()), {})(Player(Patient()), given)
+    return Verifier(ECHO, KnownQuestions({"which number?": 2}, set()), {})(Player(Patient()), given)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,6 @@ def test_rows_without_weights_are_records_without_weights():
 )
 def test_a_row_of_which_nothing_is_learned_is_refused(given: dict[str, Any]):
     assert confirmed(given).cause.startswith("every turn of the assistant has weight 0")
-    alone = Verifier(ECHO, Known({}, set()), {})(Player(Patient()), says(1, TEXT, weight=0))
+    alone = Verifier(ECHO, KnownQuestions({}, set()), {})(Player(Patient()), says(1, TEXT, weight=0))
     assert alone.record is None
     assert "weight 0" in alone.cause

@@ -22,13 +22,13 @@ from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
 
 
-class Played(Rollouts):
+class Played(LiveRollouts):
     """Rollouts that ended with these rewards."""
 
     def __init__(self, server: EnvironmentServer):
@@ -94,7 +94,7 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
 
     asked: list[tuple[int, str]] = []
 
-    class Noting(Rollouts):
+    class Noting(LiveRollouts):
         def begin(self, rows: Sequence[dict[str, Any]]) -> None:
             super().begin(rows)
             self.wait()

@@ -27,7 +27,7 @@ from apprentice.tasks.episodes.rendering import (
 )
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.models.trl_internals import show_schemas
-from apprentice.tasks.rollouts.rollouts import Rollouts, by_factory, row_of
+from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory, row_of
 from apprentice.tasks.training.trainer import training_dataset
 
 SEEDS = (5, 6, 7, 8)
@@ -216,7 +216,7 @@ def grpo_rollouts(
         for instance in made:
             instance.close()
     else:
-        with EnvironmentPool(task, server, size=len(played)) as pool, Rollouts(pool) as over_there:
+        with EnvironmentPool(task, server, size=len(played)) as pool, LiveRollouts(pool) as over_there:
             trainer_class, how = by_factory(task.make(), over_there)
             rollouts = generated(trainer_class, tokenizer, task, played, folder, how)
             over_there.wait()

@@ -18,7 +18,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import tokenizer_of
-from apprentice.tasks.rollouts.rollouts import Rollouts, by_factory
+from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
 from tests.bench.environments import recipe_of
 from tests.tasks.test_one_prompt import generated, said, sft_ids
 
@@ -63,7 +63,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
 
 
 def test_grpo_and_sft_have_the_same_ids_of_a_whole_episode(case: Case, tmp_path: Path):
-    with EnvironmentPool(case.task, case.server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(case.task, case.server, size=len(SEEDS)) as pool, LiveRollouts(pool) as rollouts:
         trainer_class, how = by_factory(case.task.make(), rollouts)
         made = generated(trainer_class, case.tokenizer, case.task, case.played, tmp_path, how)
         rollouts.wait()

@@ -16,7 +16,7 @@ from huggingface_hub import HfApi
 from apprentice.envs.echo.text import text_of
 from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import pinned_rows
-from apprentice.tasks.dataset import Known, Verifier
+from apprentice.tasks.dataset import KnownQuestions, Verifier
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec
 from tests.hub_server import LocalHub
@@ -229,7 +229,9 @@ class Noting(Guess):
 )
 def test_an_argument_that_must_be_given_may_be_null(arguments: dict[str, Any], expected: dict[str, Any]):
     given = {"messages": [{"role": "user", "content": "Which number?"}, call("guess", arguments)]}
-    found = Verifier(ECHO, Known({"which number?": 2}, set()), {})(Player(Noting(Settings(dataset="chain_sum"))), given)
+    found = Verifier(ECHO, KnownQuestions({"which number?": 2}, set()), {})(
+        Player(Noting(Settings(dataset="chain_sum"))), given
+    )
     assert found.record is not None, found.cause
     assert json.loads(found.record.messages[2]["tool_calls"][0]["function"]["arguments"]) == expected
     assert found.record.reward == 1.0
@@ -255,7 +257,7 @@ def test_a_column_that_was_named_may_be_null_in_a_row(bench: Bench, tmp_path: Pa
 def test_a_reply_is_the_same_in_another_unicode_form_and_with_other_line_ends(reply: str, recorded: str, taken: bool):
     turns = [call("guess", {"number": 1}), {"role": "tool", "content": recorded}, call("guess", {"number": 2})]
     given = {"messages": [{"role": "user", "content": "Which number?"}, *turns]}
-    found = Verifier(ECHO, Known({"which number?": 2}, set()), {})(Player(Patient(wrong=reply)), given)
+    found = Verifier(ECHO, KnownQuestions({"which number?": 2}, set()), {})(Player(Patient(wrong=reply)), given)
     assert bool(found.record) == taken
     assert found.record is None or found.record.messages[3]["content"] == reply
 
@@ -287,9 +289,9 @@ def test_a_question_is_known_in_whatever_unicode_form_a_row_has_it(asked: str):
 
     given = {"messages": [{"role": "user", "content": asked}, call("guess", {"number": 2})]}
     instance = Player(Counting(Settings(dataset="chain_sum")))
-    found = Verifier(ECHO, Known({same_text(ASKED): 2}, set()), {})(instance, given)
+    found = Verifier(ECHO, KnownQuestions({same_text(ASKED): 2}, set()), {})(instance, given)
     assert found.record is not None, found.cause
     assert (found.record.seed, found.record.reward, found.record.messages[1]["content"]) == (2, 1.0, ASKED)
     for seeds in ({}, {same_text(ASKED): 2}):
-        examined = Verifier(ECHO, Known(seeds, {same_text(ASKED)}), {})(instance, given)
+        examined = Verifier(ECHO, KnownQuestions(seeds, {same_text(ASKED)}), {})(instance, given)
         assert examined.cause == "its question stands in the evaluation set"

@@ -14,10 +14,10 @@ from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.reply import BadReply
 from apprentice.flows.audit import exploits
-from apprentice.flows.pages.episodes import Reader, Source
+from apprentice.flows.pages.episodes import EpisodeSource, Reader
 from apprentice.tasks.analysis.difficulty import Difficulty, advice_on_groups, groups_that_differ
 from apprentice.tasks.analysis.kinds import CELLS, both_ways, calibration, failures_by_kind, outcome_of, why_dropped
-from apprentice.tasks.analysis.reward_hacking import Teacher, reward_hacking
+from apprentice.tasks.analysis.reward_hacking import TeacherBehaviour, reward_hacking
 from apprentice.tasks.dataset import Checked, RowReport
 from apprentice.tasks.episodes.record import Record, read_episodes
 from apprentice.tasks.evaluate import rates
@@ -87,7 +87,7 @@ def learned_by_the_curriculum(reward: float | None) -> bool:
 
 
 def shown_in_the_page(reward: float | None, folder: Path) -> bool:
-    reader = Reader([Source("sft", "held out", folder)])
+    reader = Reader([EpisodeSource("sft", "held out", folder)])
     row = reader.row(0, 0, episode(0, reward, broken="" if reward is not None else "it broke").line())
     is_right_in_the_page = row[4] == 1  # as page.js asks
     assert is_right_in_the_page is (reader.head()["kinds"][row[5]] == "right")
@@ -198,7 +198,7 @@ def test_an_episode_whose_reward_moved_by_rounding_was_not_rescored(before: Any,
 
 def test_a_teacher_whose_best_is_a_sum_below_1_is_not_beaten_by_a_whole_one():
     before, after = ([episode(place, reward) for place in range(100)] for reward in (0.0, 1.0))
-    kinds = {sign.kind for sign in reward_hacking(before, after, Teacher(frozenset({"answer"}), RUBRIC))}
+    kinds = {sign.kind for sign in reward_hacking(before, after, TeacherBehaviour(frozenset({"answer"}), RUBRIC))}
     assert "more than the teacher's best" not in kinds
 
 

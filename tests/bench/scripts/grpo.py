@@ -3,7 +3,7 @@
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from tests.bench.scripts.given import Given, Row
 
 
@@ -16,7 +16,7 @@ def main(given: Given) -> None:
     spec, instance = given.recipe.grpo, given.recipe.environment.make()
     assert spec
     set_seed(given.recipe.seed)
-    with given.pool(spec.batch_size * spec.gradient_accumulation) as pool, Rollouts(pool) as rollouts:
+    with given.pool(spec.batch_size * spec.gradient_accumulation) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
         trainer_class, way = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         trainer = trainer_class(

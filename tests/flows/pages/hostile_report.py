@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.flows.boxes import BOXES
-from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
 from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
@@ -60,8 +60,8 @@ def page_of(folder: Path, told: dict[str, Any], episodes: dict[str, list[Evaluat
     sources = []
     for name, records in episodes.items():
         (folder / f"{name}.jsonl").write_bytes(b"".join(record.line() for record in records))
-        sources.append(Source(as_title(name), HELD_OUT, folder / f"{name}.jsonl"))
-    sources.append(Source("Teacher", "collected", folder / "rollouts.jsonl"))
+        sources.append(EpisodeSource(as_title(name), HELD_OUT, folder / f"{name}.jsonl"))
+    sources.append(EpisodeSource("Teacher", "collected", folder / "rollouts.jsonl"))
     (folder / "report.html").write_text(as_report_page(told, embedded(sources, set(), **budget), BOXES))
     return folder / "report.html"
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from apprentice.flows.pages.episodes import HELD_OUT, Source, embedded, transcript
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded, transcript
 from tests.flows.pages.hostile_report import HOSTILE, rollout
 from tests.tasks.examined import episode
 
@@ -21,7 +21,9 @@ def test_a_row_names_kind_slices_and_tokens(tmp_path: Path):
     bought = written(tmp_path / "r.jsonl", [rollout(number).line() for number in range(4)])
     asked = frozenset({"question 3?"})
     data = json.loads(
-        embedded([Source("GRPO", HELD_OUT, evaluated), Source("Teacher", "collected", bought, asked)], set())
+        embedded(
+            [EpisodeSource("GRPO", HELD_OUT, evaluated), EpisodeSource("Teacher", "collected", bought, asked)], set()
+        )
     )
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]
     kinds = [data["kinds"][row["kind"]] for row in rows]
@@ -55,14 +57,16 @@ def test_hostile_text_stays_within_its_script_element_and_comes_out_as_it_went_i
         episode(number, 0.0, messages=[{"role": "user", "content": text}, {"role": "assistant", "content": text}])
         for number, text in enumerate(HOSTILE)
     ]
-    text = embedded([Source("GRPO", HELD_OUT, written(tmp_path / "e.jsonl", [each.line() for each in records]))], set())
+    text = embedded(
+        [EpisodeSource("GRPO", HELD_OUT, written(tmp_path / "e.jsonl", [each.line() for each in records]))], set()
+    )
     assert "<" not in text
     assert set(HOSTILE) <= set(json.loads(text)["texts"])
 
 
 def test_within_a_budget_the_first_transcripts_are_kept_and_the_rest_counted(tmp_path: Path):
     records = [episode(n, 0.0, messages=[{"role": "user", "content": f"{n} " + "x" * 1000}]) for n in range(100)]
-    source = Source("GRPO", HELD_OUT, written(tmp_path / "e.jsonl", [each.line() for each in records]))
+    source = EpisodeSource("GRPO", HELD_OUT, written(tmp_path / "e.jsonl", [each.line() for each in records]))
     text = embedded([source], {90, 91}, budget=20_000)
     data = json.loads(text)
     assert len(text) < 22_000

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from apprentice.tasks.analysis.reward_hacking import Teacher, reward_hacking, teacher_of
+from apprentice.tasks.analysis.reward_hacking import TeacherBehaviour, reward_hacking, teacher_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from tests.tasks.examined import episode
 
 N = 100
-TEACHER = Teacher(frozenset({"look_up", "answer"}), 1.0)
+TEACHER = TeacherBehaviour(frozenset({"look_up", "answer"}), 1.0)
 
 
 def played(at: int, answer: str, reward: float, *tools: str, **given: Any) -> EvaluatedEpisode:
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     after: Plays
     kind: str
     says: str
-    teacher: Teacher | None = TEACHER
+    teacher: TeacherBehaviour | None = TEACHER
 
 
 HALF = some(0.5, right, wrong)
@@ -105,7 +105,7 @@ CASES = {
         some(0.8, lambda at: played(at, str(at), 0.9), wrong),
         "more than the teacher's best",
         "80 of its episodes earn more than 0.5",
-        Teacher(frozenset({"answer"}), 0.5),
+        TeacherBehaviour(frozenset({"answer"}), 0.5),
     ),
 }
 
@@ -148,7 +148,7 @@ HONEST = {
 
 @pytest.mark.parametrize("plays", HONEST.values(), ids=HONEST)
 @pytest.mark.parametrize("teacher", [TEACHER, None])
-def test_honest_progress_shows_no_sign(plays: tuple[Plays, Plays], teacher: Teacher | None):
+def test_honest_progress_shows_no_sign(plays: tuple[Plays, Plays], teacher: TeacherBehaviour | None):
     before, after = ([each(at) for at in range(N)] for each in plays)
     assert reward_hacking(before, after, teacher) == []
 
@@ -157,6 +157,6 @@ def test_the_teachers_rewarded_rows_say_which_tools_earn_and_how_much(tmp_path: 
     rows = [right(1), played(2, "2", 0.5, "answer"), wrong(3), *map(right, range(4, 44))]
     text = "".join(json.dumps({"messages": each.messages, "reward": each.reward}) + "\n" for each in rows)
     (tmp_path / "rollouts.jsonl").write_text(text)
-    assert teacher_of(tmp_path) == Teacher(frozenset({"look_up", "answer"}), 1.0)
+    assert teacher_of(tmp_path) == TeacherBehaviour(frozenset({"look_up", "answer"}), 1.0)
     (tmp_path / "rollouts.jsonl").write_text(json.dumps({"messages": [], "reward": None}))
     assert teacher_of(tmp_path) is None

@@ -20,7 +20,7 @@ from apprentice.envs.serving.child import child_command
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine import launched, processes
-from apprentice.tasks.engine.processes import Job, Outcome, launch_command, on_processes, shards_on_cpu
+from apprentice.tasks.engine.processes import Job, ProcessResult, launch_command, on_processes, shards_on_cpu
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting import announce
@@ -65,7 +65,7 @@ def test_one_process_is_this_one_and_more_get_a_job_of_their_own(
     def run(config: Path, spec: TrainerSpec, folder: Path) -> None:
         ran.append((config, spec, pickle.loads((folder / "job").read_bytes())))
         for rank, returned in enumerate(({"rows": 1}, {})):
-            (folder / f"outcome-{rank}").write_bytes(pickle.dumps(Outcome(returned, None, None, {"episodes": 1})))
+            (folder / f"outcome-{rank}").write_bytes(pickle.dumps(ProcessResult(returned, None, None, {"episodes": 1})))
         (folder / "log").touch()
 
     monkeypatch.setattr(processes, "_run", run)
@@ -209,26 +209,26 @@ def test_processes_that_do_not_end_when_told_to_are_killed(tmp_path: Path, monke
 
 # --- how they ended --------------------------------------------------------------------------------------------------
 
-WENT_WELL = Outcome({"rows": 1}, None, None, {})
-BROKE = Outcome({}, ConnectionError("the other end is gone"), None, {"episodes": 1})
-STOPPED = Outcome({}, Stop("It cannot be done.", "Leave it."), ValueError("why"), {"episodes": 2})
+WENT_WELL = ProcessResult({"rows": 1}, None, None, {})
+BROKE = ProcessResult({}, ConnectionError("the other end is gone"), None, {"episodes": 1})
+STOPPED = ProcessResult({}, Stop("It cannot be done.", "Leave it."), ValueError("why"), {"episodes": 2})
 
 
 @pytest.mark.parametrize(
     ("outcomes", "log", "raised", "words"),
     [
-        ([WENT_WELL, Outcome({}, None, None, {})], "", None, ""),
-        ([Outcome({}, None, None, {}), WENT_WELL], "Signal 9 (SIGKILL)", None, ""),
+        ([WENT_WELL, ProcessResult({}, None, None, {})], "", None, ""),
+        ([ProcessResult({}, None, None, {}), WENT_WELL], "Signal 9 (SIGKILL)", None, ""),
         ([BROKE, STOPPED], "Signal 9 (SIGKILL)", Stop, "It cannot be done"),
         ([BROKE, WENT_WELL], "", ConnectionError, "the other end is gone"),
         ([BROKE, WENT_WELL], "Signal 9 (SIGKILL)\nlast line", ProcessDied, "last line"),
         ([BROKE, WENT_WELL], "Signal 9 (SIGKILL)" + "\n" * 21, ConnectionError, "gone"),
         ([], "\n".join(map(str, range(30))), ProcessDied, r"(?s):\n10\n.*29$"),
-        ([Outcome({}, None, None, {})], "", ProcessDied, "without a result"),
+        ([ProcessResult({}, None, None, {})], "", ProcessDied, "without a result"),
     ],
 )
 def test_a_stop_says_most_then_that_a_process_was_killed(
-    outcomes: list[Outcome], log: str, raised: type[BaseException] | None, words: str, tmp_path: Path
+    outcomes: list[ProcessResult], log: str, raised: type[BaseException] | None, words: str, tmp_path: Path
 ):
     path = tmp_path / "log"
     path.write_text(log)

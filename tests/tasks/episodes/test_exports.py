@@ -8,7 +8,7 @@ import pytest
 
 from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import rows_of
-from apprentice.tasks.dataset import Known, Verifier
+from apprentice.tasks.dataset import KnownQuestions, Verifier
 from apprentice.tasks.episodes.conversations import Format, export
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
@@ -82,7 +82,7 @@ RIGHT = guess('{"number": 2}')
 def test_turns_calls_ids_texts_and_mistakes_are_as_they_were(tmp_path: Path, form: Format, turns: tuple[Message, ...]):
     before = played(*turns)
     ((_, row),) = rows_of(exported([before], form, tmp_path / form))
-    after = Verifier(ECHO, Known({}, set()), {})(Player(Patient()), row)
+    after = Verifier(ECHO, KnownQuestions({}, set()), {})(Player(Patient()), row)
     assert after.record == before, after.cause
 
 

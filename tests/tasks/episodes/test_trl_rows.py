@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset, load_dataset
 
 from apprentice.envs.player import Player
-from apprentice.tasks.dataset import Known, Verifier
+from apprentice.tasks.dataset import KnownQuestions, Verifier
 from apprentice.tasks.episodes.conversations import export
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.episodes.rendering import row_ids, training_row
@@ -145,7 +145,7 @@ def test_what_datasets_wrote_again_is_imported_as_it_was(turns: Any, tmp_path: P
     before = played(*turns)
     (row,) = read(tmp_path / "out", [before]).to_list()
     for column in (row, json.loads((tmp_path / "out/train.jsonl").read_text())):
-        after = Verifier(ECHO, Known({}, set()), {})(Player(Patient()), column)
+        after = Verifier(ECHO, KnownQuestions({}, set()), {})(Player(Patient()), column)
         assert after.record == before, after.cause
 
 

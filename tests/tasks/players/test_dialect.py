@@ -8,7 +8,7 @@ from prefect.blocks.system import Secret
 
 from apprentice.tasks.players import dialect
 from apprentice.tasks.players.dialect import Completion, Dialect, once_each, read_key
-from apprentice.tasks.players.refusals import Refused
+from apprentice.tasks.players.refusals import RefusedRequest
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 
@@ -17,8 +17,8 @@ BODY: dict[str, Any] = {"messages": ASKED, "max_tokens": 9, "temperature": 1.0, 
 STREAMED = {"stream": True, "stream_options": {}}
 
 
-def refused(text: str, param: str = "") -> Refused:
-    return Refused(400, {"error": {"message": text, "param": param}}, {}, 120.0)
+def refused(text: str, param: str = "") -> RefusedRequest:
+    return RefusedRequest(400, {"error": {"message": text, "param": param}}, {}, 120.0)
 
 
 def left(*names: str, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import tenacity
 
 from apprentice.tasks.players import refusals
 from apprentice.tasks.players.budget import usage_of
-from apprentice.tasks.players.refusals import Refused
+from apprentice.tasks.players.refusals import RefusedRequest
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ RPM = "Rate limit reached. Limit: 3 / min. Please try again in 20s. Add a paymen
 def test_a_refusal_is_of_the_account_the_question_the_moment_or_the_request(
     status: int, body: Any, headers: dict[str, str], kind: str
 ):
-    assert Refused(status, body, headers, patience=120.0).kind == kind
+    assert RefusedRequest(status, body, headers, patience=120.0).kind == kind
 
 
 NOW = 1_800_000_000
@@ -104,10 +104,12 @@ def test_the_end_of_a_limit_is_read_from_header_and_text(
     message: str, headers: dict[str, str], seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(refusals, "time", lambda: NOW)
-    assert Refused(429, error(message), headers, 120.0).ends_in == pytest.approx(seconds)
+    assert RefusedRequest(429, error(message), headers, 120.0).ends_in == pytest.approx(seconds)
     nested = error(message, metadata={"headers": INNER})
-    assert Refused(429, nested, headers, 120.0).ends_in == pytest.approx(max(seconds or 0, 9))
-    assert Refused(429, error(message, metadata={"headers": "none"}), headers, 120.0).ends_in == pytest.approx(seconds)
+    assert RefusedRequest(429, nested, headers, 120.0).ends_in == pytest.approx(max(seconds or 0, 9))
+    assert RefusedRequest(429, error(message, metadata={"headers": "none"}), headers, 120.0).ends_in == pytest.approx(
+        seconds
+    )
 
 
 ANTHROPIC = {
@@ -149,10 +151,10 @@ def test_usage_is_read_as_the_dearest_that_it_can_mean(usage: Any, prompt: int, 
 
 
 def test_refusals_are_the_same_but_for_their_numbers_and_identifiers():
-    said = [Refused(400, error(f"Request req_{n}9 failed after {n} tries"), {}, 1.0).signature for n in (1, 23)]
+    said = [RefusedRequest(400, error(f"Request req_{n}9 failed after {n} tries"), {}, 1.0).signature for n in (1, 23)]
     assert said[0] == said[1] == "400 request # failed after # tries"
-    assert Refused(429, error("Request 1 failed"), {}, 1.0).signature == "429 request # failed"
-    assert len(Refused(429, error("x" * 300), {}, 1.0).signature) == 204
+    assert RefusedRequest(429, error("Request 1 failed"), {}, 1.0).signature == "429 request # failed"
+    assert len(RefusedRequest(429, error("x" * 300), {}, 1.0).signature) == 204
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_refusals_are_the_same_but_for_their_numbers_and_identifiers():
     ],
 )
 def test_a_refusal_is_told_by_its_first_sentence(body: Any, message: str):
-    assert Refused(400, body, {}, 1.0).message == message
+    assert RefusedRequest(400, body, {}, 1.0).message == message
 
 
 def test_a_request_is_tried_three_times_though_the_patience_is_used_up_and_only_what_may_pass():
@@ -189,6 +191,6 @@ def test_a_request_is_tried_three_times_though_the_patience_is_used_up_and_only_
         state.attempt_number = attempt
         ends.append(patient.stop(state))
     assert ends == [False, False, True]
-    moment, account = Refused(503, "busy", {}, 1.0), Refused(401, "no key", {}, 1.0)
+    moment, account = RefusedRequest(503, "busy", {}, 1.0), RefusedRequest(401, "no key", {}, 1.0)
     may_pass = [refusals._may_pass(each) for each in (moment, refusals.Unanswered("a"), account, ValueError())]
     assert may_pass == [True, True, False, False]

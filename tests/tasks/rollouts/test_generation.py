@@ -16,7 +16,7 @@ from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec
@@ -221,7 +221,7 @@ def test_continuous_batching_says_greedily_what_generate_says(tokenizer, tmp_pat
 def test_continuous_batching_plays_the_rollouts_that_generate_plays(way, tokenizer, chain_sum, server, tmp_path: Path):
     played = []
     for engine in (GenerationSpec(), BATCHING):
-        with EnvironmentPool(chain_sum, server, size=4) as pool, Rollouts(pool) as rollouts:
+        with EnvironmentPool(chain_sum, server, size=4) as pool, LiveRollouts(pool) as rollouts:
             pool.open_all()
             rows = [row_of(way, chain_sum.make(), seed, pool.environments[0].ask(seed)) for seed in (3, 3, 4, 4)]
             trainer_class, given = ROLLOUT_MODES[way](chain_sum.make(), rollouts)

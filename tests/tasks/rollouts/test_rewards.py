@@ -16,7 +16,7 @@ from apprentice.tasks.analysis.curve_signals import value_of
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, _StepSummary
-from apprentice.tasks.rollouts.rollouts import Rollouts
+from apprentice.tasks.rollouts.rollouts import LiveRollouts
 from apprentice.tasks.rollouts.streams import Stream, streams_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
@@ -63,7 +63,7 @@ def plain(reward: float | None, label: str = "") -> Player:
     return player
 
 
-class Ended(Rollouts):
+class Ended(LiveRollouts):
     def __init__(self, environments: list[Player]):
         super().__init__(EnvironmentPool(TASKS["chain_sum"], EnvironmentServer(url="http://127.0.0.1:9"), size=1))
         self.environments = environments
@@ -121,7 +121,10 @@ def test_weights_are_the_environments_own_unless_the_recipe_names_others(instanc
 def test_rollouts_without_a_token_left_earn_the_lowest_reward_and_are_counted(tmp_path: Path):
     task = EnvironmentSpec(name=f"{Risky.__module__}:Risky", settings={"dataset": "chain_sum"})
     logged: dict[str, float] = {}
-    with EnvironmentPool(task, EnvironmentServer(url="http://127.0.0.1:9"), size=4) as pool, Rollouts(pool) as rollouts:
+    with (
+        EnvironmentPool(task, EnvironmentServer(url="http://127.0.0.1:9"), size=4) as pool,
+        LiveRollouts(pool) as rollouts,
+    ):
         rollouts.begin([{"seed": 1, "question": "Which number?"}] * 4)
         rollouts.step(dict(enumerate([RIGHT, WRONG, TEXT, LOOK])))  # no turn follows
         first = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), rollouts)

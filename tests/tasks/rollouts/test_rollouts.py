@@ -18,7 +18,7 @@ from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts import rollouts
 from apprentice.tasks.rollouts import rollouts as rollouts_module
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
@@ -77,7 +77,7 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
     from trl.trainer.grpo_config import GRPOConfig
 
     instance = task.make()
-    with EnvironmentPool(task, server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(task, server, size=len(SEEDS)) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
         questions = {seed: pool.environments[0].ask(seed) for seed in SEEDS}
         tokenizer = build_tokenizer(task, list(questions.values()))
@@ -198,7 +198,7 @@ def test_the_environments_loop_is_woken_once_for_all_rollouts_of_a_turn(chain_su
         return start(coroutine)
 
     monkeypatch.setattr(rollouts_module, "start", starting)
-    with EnvironmentPool(chain_sum, server, size=len(SEEDS)) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(chain_sum, server, size=len(SEEDS)) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
         questions = {seed: pool.environments[0].ask(seed) for seed in SEEDS}
         rollouts.begin([{"seed": seed, "question": questions[seed]} for seed in SEEDS])
@@ -212,7 +212,7 @@ def test_the_environments_loop_is_woken_once_for_all_rollouts_of_a_turn(chain_su
 def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
     from apprentice.tasks.reporting.errors import Stop
 
-    with EnvironmentPool(chain_sum, server, size=1) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(chain_sum, server, size=1) as pool, LiveRollouts(pool) as rollouts:
         rollouts.begin([{"seed": 3, "question": "Another one?"}])
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
         rollouts.step({0: {"role": "assistant", "content": "", "tool_calls": [call]}})
@@ -221,7 +221,7 @@ def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
 
 
 def test_the_tools_are_those_of_the_environment(chain_sum, server):
-    with EnvironmentPool(chain_sum, server, size=1) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(chain_sum, server, size=1) as pool, LiveRollouts(pool) as rollouts:
         _, how = ROLLOUT_MODES["environment_factory"](chain_sum.make(), rollouts)
     shown = how["environment_factory"]()
     assert shown.schemas == chain_sum.make().schemas

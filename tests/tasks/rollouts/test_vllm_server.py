@@ -12,7 +12,7 @@ from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_server
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.rollouts.test_rollouts import Hinting, says
 from tests.tasks.test_one_prompt import tiny_model
@@ -98,7 +98,7 @@ def test_the_shared_question_of_a_group_makes_server_mode_safe(way, turns, by_se
 
     task = chain_sum if turns == "one" else Hinting(**chain_sum.model_dump())
     rollouts_needed = 2 * STEPS_TOGETHER
-    with EnvironmentPool(task, server, size=rollouts_needed) as pool, Rollouts(pool) as rollouts:
+    with EnvironmentPool(task, server, size=rollouts_needed) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
         questions = {seed: pool.environments[0].ask(seed) for seed in range(3, 11)}
         tokenizer = build_tokenizer(task, list(questions.values()))

@@ -14,7 +14,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.grpo import held_out_arguments
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, held_out_rows
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, Rollouts, row_of
+from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.grpo_settings import HeldOut
 from apprentice.tasks.training.reporters import COMPLETIONS, as_table, last_groups, log_completions, read_completions
 from apprentice.tasks.training.trainer import arguments, train
@@ -46,7 +46,7 @@ def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., S
 
         set_seed(0)
         instance = chain_sum.make()
-        with EnvironmentPool(chain_sum, server, size=SPEC.sessions()) as pool, Rollouts(pool) as rollouts:
+        with EnvironmentPool(chain_sum, server, size=SPEC.sessions()) as pool, LiveRollouts(pool) as rollouts:
             pool.open_all()
             questions = {seed: pool.environments[0].ask(seed) for seed in [*range(20), *HELD]}
             tokenizer = build_tokenizer(chain_sum, list(questions.values()))
