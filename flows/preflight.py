@@ -65,7 +65,7 @@ def check_teacher(
     run: RunContext,
     recipe: Recipe,
     buys: TeacherSpec,
-    environment: Player,
+    player: Player,
     questions: Sequence[tuple[int, str]],
 ) -> None:
     """Raise Stop if the endpoint returns no valid tool call to any of the questions, each with its seed.
@@ -85,7 +85,7 @@ def check_teacher(
         cap = buys.budget_usd
         budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
         try:
-            _ask(run, recipe, buys, environment, questions, budget)
+            _ask(run, recipe, buys, player, questions, budget)
         except BudgetReached:
             return
         finally:
@@ -98,7 +98,7 @@ def _ask(
     run: RunContext,
     recipe: Recipe,
     buys: TeacherSpec,
-    environment: Player,
+    player: Player,
     questions: Sequence[tuple[int, str]],
     budget: Budget,
 ) -> None:
@@ -113,7 +113,7 @@ def _ask(
     try:
         for seed, question in questions:
             try:
-                teacher.reply(prompt(environment, question), environment.schemas, Spent(), seed)
+                teacher.reply(prompt(player, question), player.schemas, Spent(), seed)
                 return
             except TeacherRefused as failed:
                 last, refused = failed, refused + (not failed.is_understood)

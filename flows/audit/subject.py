@@ -236,9 +236,9 @@ class Seen(NamedTuple):
     """Those that could not be played to the end, except by a crash on a guessed move."""
 
 
-def play(environment: Player, seed: int, move: Move) -> Played:
+def play(player: Player, seed: int, move: Move) -> Played:
     """Play an episode. Raises Refused, BadReply, SessionLost."""
-    episode = Episode(environment, seed)
+    episode = Episode(player, seed)
     calls: list[Call] = []
     rewards: list[float | None] = []
     while not episode.done:
@@ -249,7 +249,7 @@ def play(environment: Player, seed: int, move: Move) -> Played:
         take(episode, call)
         rewards.append(episode.reward)
     replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-    correct = episode.environment.correct
+    correct = episode.player.correct
     return Played(
         seed,
         episode.question,
@@ -259,7 +259,7 @@ def play(environment: Player, seed: int, move: Move) -> Played:
         episode.reward,
         episode.broken,
         correct,
-        episode.environment.done,
+        episode.player.done,
     )
 
 
@@ -318,7 +318,7 @@ class Subject:
     """Seconds of the reset of each of `questions`, one after the other."""
 
     @cached_property
-    def environments(self) -> list[Player]:
+    def players(self) -> list[Player]:
         return [self.spec.make(session) for session in self.sessions]
 
     @property
@@ -347,11 +347,11 @@ class Subject:
 
     def fresh(self, place: int = 0) -> Player:
         """Return an environment on a new connection."""
-        self.environments[place].renew()
-        return self.environments[place]
+        self.players[place].renew()
+        return self.players[place]
 
     def question(self, seed: int, place: int = 0) -> str:
-        return self.environments[place].ask(seed)
+        return self.players[place].ask(seed)
 
     def script(self, episode: Episode) -> Call:
         """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
@@ -402,11 +402,11 @@ class Subject:
         failures: list[Exception] = []
         until = monotonic() + self.extent.seconds
 
-        async def use(environment: Player) -> None:
+        async def use(player: Player) -> None:
             while waiting and not failures and monotonic() < until:
                 place, given = waiting.popleft()
                 try:
-                    results[place] = await spawn(do, environment, given)
+                    results[place] = await spawn(do, player, given)
                 except SessionLost as lost:
                     seed = given if isinstance(given, int) else given[0]
                     failures.append(SessionLost(f"{lost}; at the time of seed {seed}"))
@@ -414,7 +414,7 @@ class Subject:
                     failures.append(error)
 
         async def use_all() -> None:
-            await asyncio.gather(*map(use, self.environments))
+            await asyncio.gather(*map(use, self.players))
 
         wait_for(use_all())
         if failures:

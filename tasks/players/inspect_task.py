@@ -64,7 +64,7 @@ class EnvironmentQueue:
         self._pool = pool
         self._ahead = episodes
         self._free: asyncio.LifoQueue[Checkout] = asyncio.LifoQueue()  # open sessions first
-        for each in zip(pool.environments, pool.sessions, strict=True):
+        for each in zip(pool.players, pool.sessions, strict=True):
             self._free.put_nowait(Checkout(*each))
         self._all = len(pool.sessions)
 
@@ -159,7 +159,7 @@ def episodes_task(
     from inspect_ai.dataset import Sample
     from inspect_ai.model import GenerateConfig
 
-    shown = pool.environments[0]
+    shown = pool.players[0]
     if shown.parts() != [shown]:
         raise Stop("An Inspect task has one set of tools, and this is a mixture.", "Choose one of its environments.")
     tools = shown.schemas
@@ -209,7 +209,7 @@ def _solver(environments: EnvironmentQueue, tools: "list[ToolInfo]", samples: in
                 if episode.question != asked["question"]:
                     raise RuntimeError(f"the server's question for seed {asked['seed']} has changed")
                 while not episode.done:
-                    await _there(slot.do(episode.environment.wait_for_server))  # buy only what can be played
+                    await _there(slot.do(episode.player.wait_for_server))  # buy only what can be played
                     state.output = await get_model().generate(state.messages, tools=tools, tool_choice="auto")
                     if state.output.empty:
                         raise RuntimeError(f"the model gave no answer: {state.output.error}")

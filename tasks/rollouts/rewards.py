@@ -55,11 +55,11 @@ class Stream(NamedTuple):
         only = Stream().name
         return ".".join(part for part in (self.label, self.name) if part and (part != only or not self.label))
 
-    def of(self, environment: Player) -> float | None:
+    def of(self, player: Player) -> float | None:
         """The value in a finished episode; None without a reward, or in an environment without this stream."""
-        if environment.label != self.label or environment.reward is None:
+        if player.label != self.label or player.reward is None:
             return None
-        return environment.scores()[self.name]
+        return player.scores()[self.name]
 
 
 def streams_of(instance: Player, spec: GrpoSpec) -> list[Stream]:
@@ -105,7 +105,7 @@ class EnvironmentReward:
     def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
         self._rollouts.wait()
         unfinished = self._rollouts.finish()
-        environments = self._rollouts.environments
+        environments = self._rollouts.players
         lost = [environment for environment in environments if environment.reward is None]
         trained_on = not any(row.get("held_out", ()))
         count("episodes", len(environments))
@@ -123,7 +123,7 @@ class EnvironmentReward:
         """The environments' own rewards; empty where TRL's sum of the weighted streams is the same."""
         if not self._rest and self._first.weight == 1.0:
             return []
-        own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.environments)
+        own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.players)
         return [reward for reward in own if reward is not None]
 
     def others(self) -> "list[Callable[..., list[float | None]]]":
@@ -138,7 +138,7 @@ class EnvironmentReward:
         return read
 
     def _read(self, stream: Stream) -> list[float | None]:
-        return [self._shaped(stream, environment) for environment in self._rollouts.environments]
+        return [self._shaped(stream, environment) for environment in self._rollouts.players]
 
     def _agree(self, summary: "_StepSummary") -> None:
         """Gathers the summaries of all processes, so that all of them continue or raise the same error."""
@@ -163,9 +163,9 @@ class EnvironmentReward:
                 f"{remedy}, then run again.",
             )
 
-    def _shaped(self, stream: Stream, environment: Player) -> float | None:
-        reward = stream.of(environment)
-        if reward is None or self._spec.reward == "score" or stream.name != next(iter(environment.streams)):
+    def _shaped(self, stream: Stream, player: Player) -> float | None:
+        reward = stream.of(player)
+        if reward is None or self._spec.reward == "score" or stream.name != next(iter(player.streams)):
             return reward
         return float(is_right(reward))
 

@@ -102,7 +102,7 @@ def built(url: str) -> tuple[Any, Any, dict[int, str]]:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     def ask(environment: Any, seed: int) -> str:
-        return environment.reset(seed=seed)
+        return environment.ask(seed)
 
     with EnvironmentPool(TASK, EnvironmentServer(url=url)) as pool:
         questions = dict(sorted(pool.map(ask, range(STEPS * ROLLOUTS // GROUP))))
