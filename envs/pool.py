@@ -60,7 +60,7 @@ class EnvironmentPool:
         self._refusals = 0
         self._ask_at = 0.0
         open_pools.add(self)
-        self.environments = [spec.make(session) for session in self.sessions]
+        self.players = [spec.make(session) for session in self.sessions]
 
     def __enter__(self) -> "EnvironmentPool":
         return self
@@ -192,7 +192,7 @@ class Crew(Generic[I, R]):
         self._items = iter(items)
         self._ahead: Any = next(self._items, _END)
         self._idle: asyncio.Queue[tuple[Player, Session]] = asyncio.Queue()
-        for each in zip(pool.environments, pool.sessions, strict=True):
+        for each in zip(pool.players, pool.sessions, strict=True):
             self._idle.put_nowait(each)
         self._workers: set[asyncio.Task[None]] = set()
         self._no_more = asyncio.Event()
@@ -244,16 +244,16 @@ class Crew(Generic[I, R]):
         except Exception as error:
             self._stop(error)
 
-    async def _work(self, environment: Player, session: Session) -> None:
+    async def _work(self, player: Player, session: Session) -> None:
         try:
             while (item := self._take()) is not _END:
-                self.results.put((item, await spawn(self._play, environment, item)))
+                self.results.put((item, await spawn(self._play, player, item)))
                 while self.results.qsize() > 4 * len(self._pool.sessions):  # the consumer is slower
                     await asyncio.sleep(0.005)
                 await self._pool.breaker.wait()
                 if any(other.turned_away for other in self._pool.sessions):  # it gets this session's slot
                     await session.shut()
-                    self._idle.put_nowait((environment, session))
+                    self._idle.put_nowait((player, session))
                     return
             await session.shut()  # frees a slot for a session that loses its own during its last episode
         except Exception as error:

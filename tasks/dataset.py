@@ -120,7 +120,7 @@ class Verifier:
                 continue
             if question in self._known.examined:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
-            part = episode.environment
+            part = episode.player
             acts, notes = _fitting(part, claim)
             then = [*episode.messages, *_without_last_replies(acts)]
             act_again(episode, then)

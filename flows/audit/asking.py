@@ -227,7 +227,7 @@ def tools(subject: Subject) -> CheckResult:
 
     describe = "Give each tool a docstring with Args, and each argument a type and a description."
     try:
-        schemas = [tool["function"] for tool in subject.environments[0].schemas]
+        schemas = [tool["function"] for tool in subject.players[0].schemas]
         for function in schemas:
             Draft202012Validator.check_schema(function["parameters"])
     except (DocstringParsingException, TypeHintParsingException) as error:
@@ -276,7 +276,7 @@ def text(subject: Subject) -> CheckResult:
 
 @check("schema.lengths", "warning", "Prompts fill the student's context; such questions stop a run or are left out.")
 def lengths(subject: Subject) -> CheckResult:
-    environment = subject.environments[0]
+    environment = subject.players[0]
     student = subject.recipe.student if subject.recipe else None
     if student is not None and student.build is None:
         return does_not_apply("a run checks the prompts with the tokenizer of the recipe's model")
@@ -350,7 +350,7 @@ def in_replies(subject: Subject) -> CheckResult:
 
 def _misfit(subject: Subject) -> Call:
     """Return a call whose arguments are lists, whatever their type."""
-    function = subject.environments[0].schemas[0]["function"]
+    function = subject.players[0].schemas[0]["function"]
     return function["name"], {name: [[]] for name in function["parameters"].get("properties", {})}
 
 

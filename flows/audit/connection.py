@@ -102,7 +102,7 @@ def _play_a_few(subject: Subject) -> AuditReply:
             guessed.add(episode.seed)
             return any_call(episode)
 
-    one, seeds = subject.environments[0], subject.seeds
+    one, seeds = subject.players[0], subject.seeds
     played = [play(one, seed, move) for seed in seeds[:PLAYED]]
     questions = [episode.question for episode in played]
     questions += [subject.question(seed) for seed in seeds[PLAYED:]]

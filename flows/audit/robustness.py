@@ -140,7 +140,7 @@ def arguments(subject: Subject) -> CheckResult:
 def _odd_calls(subject: Subject) -> Iterator[tuple[Call, ...]]:
     yield ()
     yield (("no_such_tool", {}),)
-    for tool in subject.environments[0].schemas:
+    for tool in subject.players[0].schemas:
         function = tool["function"]
         names = function["parameters"].get("properties", {})
         yield ((function["name"], {}),)
@@ -215,7 +215,7 @@ def capacity(subject: Subject) -> CheckResult:
 
 @check("robustness.growth", "warning", "A run of many thousand episodes slows down, or ends for want of memory.")
 def growth(subject: Subject) -> CheckResult:
-    environment, played = subject.environments[0], subject.known
+    environment, played = subject.players[0], subject.known
     took: list[float] = []
     begun, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds
     for each in islice(cycle(played), subject.extent.asked):

@@ -254,7 +254,7 @@ def play(environment: Player, seed: int, move: Move) -> AuditedEpisode:
         take(episode, call)
         rewards.append(episode.reward)
     replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-    correct = episode.environment.correct
+    correct = episode.player.correct
     return AuditedEpisode(
         seed,
         episode.question,
@@ -264,7 +264,7 @@ def play(environment: Player, seed: int, move: Move) -> AuditedEpisode:
         episode.reward,
         episode.broken,
         correct,
-        episode.environment.done,
+        episode.player.done,
     )
 
 
@@ -323,7 +323,7 @@ class Subject:
     """Seconds of the reset of each of `questions`, one after the other."""
 
     @cached_property
-    def environments(self) -> list[Player]:
+    def players(self) -> list[Player]:
         return [self.spec.make(session) for session in self.sessions]
 
     @property
@@ -352,11 +352,11 @@ class Subject:
 
     def fresh(self, place: int = 0) -> Player:
         """Return an environment on a new connection."""
-        self.environments[place].renew()
-        return self.environments[place]
+        self.players[place].renew()
+        return self.players[place]
 
     def question(self, seed: int, place: int = 0) -> str:
-        return self.environments[place].ask(seed)
+        return self.players[place].ask(seed)
 
     def script(self, episode: Episode) -> Call:
         """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
@@ -419,7 +419,7 @@ class Subject:
                     failures.append(error)
 
         async def use_all() -> None:
-            await asyncio.gather(*map(use, self.environments))
+            await asyncio.gather(*map(use, self.players))
 
         wait_for(use_all())
         if failures:

@@ -33,13 +33,13 @@ from apprentice.tasks.reporting.errors import Stop
 Ask = Callable[[str], str]
 
 
-def play(environment: Player, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> None:
+def play(player: Player, seed: int, ask: Ask = input, show: Callable[[str], None] = print) -> None:
     """Play one episode. Raises EOFError or KeyboardInterrupt if the player leaves, Stop if the server fails."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     try:
-        episode = Episode(environment, seed)
-        show(f"{episode.environment.instructions}\n\n{episode.question}\n")
+        episode = Episode(player, seed)
+        show(f"{episode.player.instructions}\n\n{episode.question}\n")
         while not episode.done:
             _turn(episode, ask, show)
     except Refused as refused:
@@ -50,7 +50,7 @@ def play(environment: Player, seed: int, ask: Ask = input, show: Callable[[str],
 
 
 def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:
-    if (turns := episode.environment.max_turns) > 1:
+    if (turns := episode.player.max_turns) > 1:
         show(f"Turn {episode.turns + 1} of {turns}.")
     function = _tool(episode.tools, ask, show)["function"]
     parameters = function["parameters"]
@@ -108,7 +108,7 @@ def _parsed(typed: str, schema: dict[str, Any]) -> Any:
 
 
 def _end_of(episode: Episode) -> str:
-    correct = f" The environment's own answer: {episode.environment.correct}" if episode.environment.correct else ""
+    correct = f" The environment's own answer: {episode.player.correct}" if episode.player.correct else ""
     if episode.reward is None:
         return f"No reward: {episode.broken}.{correct}"
     return f"Reward {episode.reward:.2f} of 1.{correct}"

@@ -287,12 +287,12 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
     }
 
 
-def slices_of(row: dict[str, Any], environment: Player, measured: list[dict[str, Any]]) -> list[str]:
+def slices_of(row: dict[str, Any], player: Player, measured: list[dict[str, Any]]) -> list[str]:
     """The slices among those that `calibration` measured to which one of its episodes belongs, as "trait kind"."""
     if not _counts(row) or len(row["messages"]) < 2:
         return []
     shown = {(each["trait"], each["kind"]) for each in measured}
-    traits = environment.slices(row["seed"], row["messages"][1]["content"])
+    traits = player.slices(row["seed"], row["messages"][1]["content"])
     named = ((trait, str(kind) if (trait, str(kind)) in shown else OTHERS) for trait, kind in traits.items())
     return [f"{trait} {kind}" for trait, kind in named if (trait, kind) in shown]
 

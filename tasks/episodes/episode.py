@@ -107,16 +107,15 @@ class Episode:
             otherwise.
     """
 
-    def __init__(self, environment: Player, seed: int):
+    def __init__(self, player: Player, seed: int):
         """Resets the environment; in a mixture, the part that the seed belongs to. Raises SessionLost."""
-        environment = environment.part(seed)
-        self.environment = environment
+        self.player = player.part(seed)
         self.seed = seed
         self.sample = 0  # index of the sample of this question
         self.prompt_tokens = self.completion_tokens = 0  # of the turns so far; the player counts them
         self.wire: dict[int, Message] = {}  # an endpoint's own messages, by their place
-        self.tools = environment.schemas
-        self.messages = prompt(environment, environment.ask(seed))
+        self.tools = self.player.schemas
+        self.messages = prompt(self.player, self.player.ask(seed))
         self.causes: list[str] = []
         self.broken = ""
         self.done = self.unfinished = False
@@ -134,7 +133,7 @@ class Episode:
     @property
     def reward(self) -> float | None:
         """The environment's reward, 0.0 to 1.0; None when the infrastructure or the environment failed."""
-        return self.environment.reward
+        return self.player.reward
 
     @property
     def valid(self) -> bool:
@@ -160,16 +159,16 @@ class Episode:
             content = self._execute(call["function"]["name"], call["function"]["arguments"])
             reply = {"role": "tool", "name": call["function"]["name"], "content": content}
             self.messages.append(reply | ({"tool_call_id": call["id"]} if "id" in call else {}))
-        if self.environment.done:
+        if self.player.done:
             self.done = True
-        elif not calls or self._turns >= self.environment.max_turns:
+        elif not calls or self._turns >= self.player.max_turns:
             self.give_up()
 
     def give_up(self) -> None:
         """Ends the episode, if the environment has not: no call, no turn or no token is left."""
-        self.unfinished |= not self.done and not self.environment.done
+        self.unfinished |= not self.done and not self.player.done
         self.done = True
-        self.environment.give_up()
+        self.player.give_up()
 
     def _taken(self, message: Message) -> Message:
         if found := beyond_limits(message):
@@ -189,38 +188,37 @@ class Episode:
 
     def _again(self, name: str, arguments: str | dict[str, Any]) -> str:
         """Replays the episode on a new connection and returns the tool's reply. Raises SessionLost."""
-        environment = self.environment
-        environment.renew()
-        environment.ask(self.seed)
+        self.player.renew()
+        self.player.ask(self.seed)
         try:
             for each in self._executed:
                 self._call(*each)
         except BadReply as bad:  # the server accepted these calls before
-            environment.lose(f"the episode could not be played again up to where the server broke: {bad}")
-            raise SessionLost(environment.failure) from bad
+            self.player.lose(f"the episode could not be played again up to where the server broke: {bad}")
+            raise SessionLost(self.player.failure) from bad
         try:
             return self._call(name, arguments)
         except BadReply as bad:
             self.broken = f"{bad}; twice, on new connections"
-            environment.renew()
-            environment.lose(self.broken)
+            self.player.renew()
+            self.player.lose(self.broken)
             return str({"error": "the environment broke"})
 
     def _call(self, name: str, arguments: str | dict[str, Any]) -> str:
         """The tool's reply, or the error of the call as text. Raises BadReply, SessionLost."""
         try:
-            content = self.environment.act(name, arguments)
+            content = self.player.act(name, arguments)
         except (SessionLost, BadReply):
             raise
         except Exception as error:  # as in TRL, the model reads the error
             content = str({"error": str(error)})
-        self.environment.check_reward()
+        self.player.check_reward()
         return content
 
 
-def prompt(environment: Player, question: str) -> list[Message]:
+def prompt(player: Player, question: str) -> list[Message]:
     """The messages that open an episode, for every driver."""
-    return [{"role": "system", "content": environment.instructions}, {"role": "user", "content": question}]
+    return [{"role": "system", "content": player.instructions}, {"role": "user", "content": question}]
 
 
 def turn_of(tool: str, arguments: Any) -> Message:

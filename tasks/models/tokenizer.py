@@ -77,17 +77,17 @@ def template_spans(tokenizer: Any, asked: list[tuple[Player, list[str]]]) -> lis
     return list(dict.fromkeys(spans))
 
 
-def _spans_of(tokenizer: Any, environment: Player, texts: list[str]) -> list[str]:
-    tools = environment.schemas
+def _spans_of(tokenizer: Any, player: Player, texts: list[str]) -> list[str]:
+    tools = player.schemas
     mark = "\0"
     rendered = tokenizer.apply_chat_template(
-        prompt(environment, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
+        prompt(player, mark), tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
     )
     before, after = rendered.split(mark)
     begin = os.path.commonprefix(texts)  # noqa: RUF071 (characters are meant, not path components)
     end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]  # noqa: RUF071
     # no span starts with the newline after a turn's end: the ids of an episode must be a prefix of a longer one's
-    spans = [before + begin, after[after.index("<think>") :], *environment.phrases]
+    spans = [before + begin, after[after.index("<think>") :], *player.phrases]
     spans += [end] if len(end) > 1 else []
     return spans + [span for tool in tools for span in _call_spans(tool["function"])]
 
@@ -186,17 +186,15 @@ def unparsed(tokenizer: Any) -> str:
     return "renders no tool calls."
 
 
-def check_prompt(
-    model: str, tokenizer: Any, longest: int | None, environment: Player, questions: Sequence[str]
-) -> None:
+def check_prompt(model: str, tokenizer: Any, longest: int | None, player: Player, questions: Sequence[str]) -> None:
     """Raises Stop when the template omits the tools, or when a question fills the model's context.
 
     Args:
         longest: The model's context length in tokens, if known.
     """
-    tools = environment.schemas
+    tools = player.schemas
     for question in questions:
-        messages = prompt(environment, question)
+        messages = prompt(player, question)
         shown = tokenizer.apply_chat_template(
             messages, tools=tools, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
         )

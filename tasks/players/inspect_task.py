@@ -73,18 +73,18 @@ def episodes_task(
         serves_student: The endpoint serves a student trained here: send the tools and template arguments of its
             training, because Inspect's own format of tools gives another prompt.
     """
-    shown = pool.environments[0]
+    shown = pool.players[0]
     if shown.parts() != [shown]:
         raise Stop("An Inspect task has one set of tools, and this is a mixture.", "Choose one of its environments.")
     tools = shown.schemas
     infos = [_tool_info(tool["function"]) for tool in tools]
-    places = pool.playable(range(len(pool.environments)), len(rows) * samples)
+    places = pool.playable(range(len(pool.players)), len(rows) * samples)
     return inspect_ai.Task(
         dataset=[
             Sample(id=row["seed"], input=_as_inspects(prompt(shown, row["question"])), metadata={"place": n, **row})
             for n, row in enumerate(rows)
         ],
-        solver=_solver([pool.environments[place] for place in places], infos, samples),
+        solver=_solver([pool.players[place] for place in places], infos, samples),
         scorer=_rates(),
         config=GenerateConfig(
             max_tokens=max_new_tokens,
@@ -116,7 +116,7 @@ def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
         episode = await there(Episode, environment, play.seed)
         episode.check_question(play.question)
         while not episode.done:
-            await there(episode.environment.wait_for_server)  # buy only what can be played
+            await there(episode.player.wait_for_server)  # buy only what can be played
             state.output = await get_model().generate(state.messages, tools=tools, tool_choice="auto")
             if state.output.empty:
                 raise RuntimeError(f"the model gave no answer: {state.output.error}")

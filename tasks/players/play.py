@@ -48,9 +48,9 @@ class Parity:
 
     name: Literal["parity", "tutorial"] = "parity"
 
-    def begin(self, environment: Player, seed: int) -> Episode:
+    def begin(self, player: Player, seed: int) -> Episode:
         """A new episode. Raises SessionLost."""
-        return Episode(environment, seed)
+        return Episode(player, seed)
 
     def tokens(self, asked: int) -> int:
         """Maximum new tokens of a turn."""
@@ -71,9 +71,9 @@ class Tutorial(Parity):
 
     name: Literal["parity", "tutorial"] = "tutorial"
 
-    def begin(self, environment: Player, seed: int) -> Episode:
+    def begin(self, player: Player, seed: int) -> Episode:
         """A new episode. Raises SessionLost; Stop for an environment with other tools than `answer`."""
-        return TutorialEpisode(environment, seed)
+        return TutorialEpisode(player, seed)
 
     def tokens(self, asked: int) -> int:
         return TUTORIAL_TOKENS
@@ -94,8 +94,8 @@ class Tutorial(Parity):
 class TutorialEpisode(Episode):
     """An episode of one text; submits the digits that it finds there, whatever else the text contains."""
 
-    def __init__(self, environment: Player, seed: int):
-        super().__init__(environment, seed)
+    def __init__(self, player: Player, seed: int):
+        super().__init__(player, seed)
         if [tool["function"]["name"] for tool in self.tools] != ["answer"]:
             raise Stop(
                 "The tutorial's protocol supports only environments with the single tool `answer`; this one has "
@@ -151,10 +151,10 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, p
     ahead = sorted(plays, key=lambda play: len(play.question))  # plays the longest first, which needs most memory
     running: dict[int, tuple[Play, Episode]] = {}
     while ahead or running:
-        idle = [place for place in range(len(pool.environments)) if place not in running]
+        idle = [place for place in range(len(pool.players)) if place not in running]
         starting = [(place, ahead.pop()) for place in pool.playable(idle, len(ahead))]
         begun = pool.together(
-            lambda n: protocol.begin(pool.environments[starting[n][0]], starting[n][1].seed),  # noqa: B023
+            lambda n: protocol.begin(pool.players[starting[n][0]], starting[n][1].seed),  # noqa: B023
             len(starting),
         )
         for (_, play), episode in zip(starting, begun, strict=True):
@@ -173,12 +173,12 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, p
 def play_alone(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, protocol: Parity, keep: Keep) -> None:
     """Plays all episodes independently, as many at once as the pool has sessions. Raises SessionLost, Stop."""
 
-    def play_one(environment: Player, play: Play) -> EvaluatedEpisode:
-        episode = protocol.begin(environment, play.seed)
+    def play_one(player: Player, play: Play) -> EvaluatedEpisode:
+        episode = protocol.begin(player, play.seed)
         episode.check_question(play.question)
         try:
             while not episode.done:
-                episode.environment.wait_for_server()  # do not buy a turn that cannot be played
+                episode.player.wait_for_server()  # do not buy a turn that cannot be played
                 episode.step(policy.reply([episode])[0])
         except TeacherRefused as refused:
             episode.broken = str(refused)
@@ -191,7 +191,7 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, pro
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
     """The record of a finished episode."""
     assert episode.reward is not None or episode.broken
-    environment = episode.environment
+    environment = episode.player
     return EvaluatedEpisode(
         place=play.place,
         seed=play.seed,

@@ -83,7 +83,7 @@ class EnvironmentReward:
     def __call__(self, seed: Sequence[int], question: Sequence[str], **row: Any) -> list[float | None]:
         self._rollouts.wait()
         unfinished = self._rollouts.finish()
-        environments = self._rollouts.environments
+        environments = self._rollouts.players
         lost = [environment for environment in environments if environment.reward is None]
         trained_on = not any(row.get("held_out", ()))
         count("episodes", len(environments))
@@ -103,7 +103,7 @@ class EnvironmentReward:
         """The environments' own rewards; empty where TRL's sum of the weighted streams is the same."""
         if not self._rest and self._first.weight == 1.0:
             return []
-        own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.environments)
+        own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.players)
         return [reward for reward in own if reward is not None]
 
     def others(self) -> "list[Callable[..., list[float | None]]]":
@@ -118,7 +118,7 @@ class EnvironmentReward:
         return read
 
     def _read(self, stream: Stream) -> list[float | None]:
-        return [self._shaped(stream, environment) for environment in self._rollouts.environments]
+        return [self._shaped(stream, environment) for environment in self._rollouts.players]
 
     def _agree(self, summary: "_StepSummary") -> None:
         """Gathers the summaries of all processes, so that all of them continue or raise the same error."""

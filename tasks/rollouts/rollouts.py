@@ -45,7 +45,7 @@ class LiveRollouts:
         self._seeds: list[int] = []
         self._begun: list[asyncio.Task[Episode | None]] = []
         self._running: list[Future[Any]] = []
-        self.environments: list[Player] = []
+        self.players: list[Player] = []
         self.waited_s = 0.0
 
     def __enter__(self) -> "LiveRollouts":
@@ -63,9 +63,9 @@ class LiveRollouts:
     def begin(self, rows: Sequence[dict[str, Any]]) -> None:
         """Starts an episode for every row without waiting."""
         self.wait()
-        assert len(rows) <= len(self._pool.environments)
-        pairs = zip(self._pool.environments, rows)  # noqa: B905 (a pool may have more environments than a step needs)
-        self.environments = [environment.part(row["seed"]) for environment, row in pairs]
+        assert len(rows) <= len(self._pool.players)
+        pairs = zip(self._pool.players, rows)  # noqa: B905 (a pool may have more environments than a step needs)
+        self.players = [environment.part(row["seed"]) for environment, row in pairs]
         self._questions = [row["question"] for row in rows]
         self._seeds = [row["seed"] for row in rows]
         self._running = [start(self._begin_all())]
@@ -94,7 +94,7 @@ class LiveRollouts:
     def replies(self, index: int) -> list[Message] | None:
         """The tool messages of a rollout's last turn; None when its episode has ended or is lost. Call after `wait`."""
         episode = self._begun[index].result()
-        if episode is None or episode.done or self.environments[index].failure:
+        if episode is None or episode.done or self.players[index].failure:
             return None
         last = max(n for n, message in enumerate(episode.messages) if message["role"] == "assistant")
         return episode.messages[last + 1 :]
@@ -120,7 +120,7 @@ class LiveRollouts:
     def played(self) -> Iterator[tuple[int, list[Message], Player]]:
         """Yield seed, messages with the prompt, and environment of each rollout that has an episode. Call after
         `wait`."""
-        for seed, begun, environment in zip(self._seeds, self._begun, self.environments, strict=True):
+        for seed, begun, environment in zip(self._seeds, self._begun, self.players, strict=True):
             if (episode := begun.result()) is not None:
                 yield seed, episode.messages, environment
 
@@ -130,23 +130,23 @@ class LiveRollouts:
             "seed": self._seeds[index],
             "question": self._questions[index],
             "messages": episode.messages[2:] if episode else [],
-            "reward": self.environments[index].reward,
+            "reward": self.players[index].reward,
         }
 
     async def _begin_all(self) -> None:
         """Starts all episodes on the loop at once: waking it for each costs more than its work then."""
         self._begun = [
             asyncio.create_task(self._begin(environment, seed))
-            for environment, seed in zip(self.environments, self._seeds, strict=True)
+            for environment, seed in zip(self.players, self._seeds, strict=True)
         ]
         await asyncio.gather(*self._begun)
 
     async def _step_all(self, messages: dict[int, Message]) -> None:
         await asyncio.gather(*(self._step(index, message) for index, message in messages.items()))
 
-    async def _begin(self, environment: Player, seed: int) -> Episode | None:
+    async def _begin(self, player: Player, seed: int) -> Episode | None:
         try:
-            return await spawn(Episode, environment, seed)
+            return await spawn(Episode, player, seed)
         except SessionLost:  # the environment's reward stays None
             return None
 
@@ -189,7 +189,7 @@ def play_turns(
     from accelerate.utils import gather_object
 
     tokenizer = trl_internals.tokenizer_of(trainer)
-    tools = [environment.schemas for environment in rollouts.environments]
+    tools = [environment.schemas for environment in rollouts.players]
     written = [list(ids) for ids in completion_ids]
     mask = [[1] * len(ids) for ids in written]
     logprobs = [list(each) for each in logprobs] if logprobs is not None else None

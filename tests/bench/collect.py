@@ -123,8 +123,8 @@ def ceiling(server: str, episodes: int = 6000) -> float:
     from apprentice.envs.pool import EnvironmentPool
 
     def play(instance: Any, seed: int) -> None:
-        instance.reset(seed=seed)
-        instance.answer("0")
+        instance.ask(seed)
+        instance.act("answer", {"answer": "0"})
 
     with EnvironmentPool(TASK, EnvironmentServer(url=server, sessions=SESSIONS)) as pool:
         list(pool.map(play, range(SESSIONS)))  # imports, and opens the sessions

@@ -49,7 +49,7 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_of(episode: Episode) -> tuple[bool, bool, float | None]:
-    return episode.valid, episode.environment.done, episode.reward  # read at once: another episode gets its environment
+    return episode.valid, episode.player.done, episode.reward  # read at once: another episode gets its environment
 
 
 def told(text: str) -> tuple[int, int]:

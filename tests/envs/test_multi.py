@@ -52,7 +52,7 @@ def test_a_question_is_the_one_that_its_environment_asks_alone_under_that_seed(b
     seeds = [seed for seed in range(40) if MIXED.make().part(seed).label == "spell"]
     with EnvironmentPool(MIXED, both) as pool, EnvironmentPool(exclusive, both.parts["reasoning_gym"], 1) as other:
         for seed in seeds:
-            assert pool.environments[0].ask(seed) == other.environments[0].ask(seed)
+            assert pool.players[0].ask(seed) == other.players[0].ask(seed)
 
 
 def test_each_part_has_its_own_tools_and_instructions():

@@ -18,6 +18,7 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.tasks.collect import play_one
 from apprentice.tasks.episodes.episode import Episode, turn_of
+from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.rollouts.rewards import Stream
 from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
@@ -85,7 +86,8 @@ def old_classes() -> tuple[Any, Any, Any]:
         def __init__(self, settings: Any, session: Any = None):
             super().__init__(settings, session)
             self.made = [Louder(settings, session), Louder(settings, session)]
-            self.made[0].label, self.made[1].label = "even", "odd"
+            for each, label in zip(self.made, ("even", "odd"), strict=True):
+                vars(each)["label"] = label
 
         def _part(self, seed: int) -> Any:
             return self.made[seed % 2]
@@ -142,15 +144,16 @@ def test_trl_is_given_its_tools_alone_and_grpo_its_rewards(there: EnvironmentSer
         rollouts.begin([{"seed": seed, "question": ANSWERS[seed]} for seed in (0, 1)])
         rollouts.step({0: turn_of("echo", {"message": ANSWERS[0]}), 1: {"role": "assistant", "content": "No."}})
         rollouts.wait()
-        rewards = [Stream(name=name).of(each) for each in rollouts.environments for name in ("share", "length")]
+        rewards = [Stream(name=name).of(each) for each in rollouts.players for name in ("share", "length")]
     assert rewards == [1.0, 1.0, 0.25, 1.0]
 
 
 def test_an_evaluation_has_its_slices_and_the_parts_of_its_reward(there: EnvironmentServer):
-    records = []
+    records: list[EvaluatedEpisode] = []
+    policy: Any = Repeating()
     rows = [{"seed": seed, "question": text} for seed, text in ANSWERS.items()]
     with EnvironmentPool(OLD, there, 2) as pool:
-        play_alone(pool, plays_of(rows, 1), Repeating(), PROTOCOLS["parity"], records.append)
+        play_alone(pool, plays_of(rows, 1), policy, PROTOCOLS["parity"], records.append)
     assert {record.reward for record in records} == {1.0}
     assert {record.scores for record in records} == {'{"share": 1.0, "length": 1.0}'}
     assert {record.question: record.traits for record in records} == {
@@ -167,7 +170,7 @@ def test_a_mixture_that_others_wrote_is_played_by_its_parts():
 
 def test_a_script_may_use_a_player_as_the_environment_that_it_was(there: EnvironmentServer):
     with EnvironmentPool(OLD, there, 1) as pool:
-        (environment,) = pool.environments
+        (environment,) = pool.players
         old: Any = environment
         assert (old.reset(seed=2), old.echo(ANSWERS[2])) == (ANSWERS[2], "OK.")
         assert (old._scores(), old._traits(1, "ab")) == ({"share": 1.0, "length": 1.0}, {"letters": 2})

@@ -174,7 +174,7 @@ def test_sessions_that_are_opened_ahead_are_the_ones_that_are_played_in(task, se
         pool.open_ahead().result()
         assert all(session.is_open for session in pool.sessions)
         clients = [session._client for session in pool.sessions]
-        pool.together(lambda place: pool.environments[place].ask(place), 3)
+        pool.together(lambda place: pool.players[place].ask(place), 3)
         assert [session._client for session in pool.sessions] == clients
 
 

@@ -44,7 +44,7 @@ def played(spec: EnvironmentSpec, server: EnvironmentServer, seed: int, error_ra
     while not episode.done:
         name, arguments = env.call(spec.settings, episode.messages, error_rate)
         episode.step(said(name, arguments))
-    episode.environment.close()
+    episode.player.close()
     return episode
 
 
@@ -143,7 +143,7 @@ def test_an_episode_of_the_teacher_is_valid_and_its_last_reply_gives_nothing_awa
     assert episode.valid
     assert episode.turns == 4
     assert [reply.rpartition(". ")[2] for reply in replies] == ["3 of 4 left.", "2 of 4 left.", "1 of 4 left.", "OK."]
-    grid, solved = env.read(episode.question), str(episode.environment.correct).split("\n")
+    grid, solved = env.read(episode.question), str(episode.player.correct).split("\n")
     assert solved == ["".join(map(str, row)) for row in solutions(grid, 1)[0]]
 
 
@@ -237,10 +237,10 @@ def test_the_longest_game_fits_the_turns(server: EnvironmentServer):
     for move in moves:
         assert not episode.done
         episode.step(said("place", move))
-    episode.environment.close()
+    episode.player.close()
     assert episode.done
-    assert episode.environment.done
-    assert episode.turns == episode.environment.max_turns
+    assert episode.player.done
+    assert episode.turns == episode.player.max_turns
     assert episode.reward == 0.75
 
 

@@ -54,9 +54,9 @@ def test_a_single_turn_is_answered_and_the_rubric_rewards_it(begin: Callable[...
 
 def test_its_tools_are_called_by_its_own_loop(begin: Callable[..., Episode]):
     episode = begin(2, "tools")
-    names = [tool["function"]["name"] for tool in episode.environment.schemas]
+    names = [tool["function"]["name"] for tool in episode.player.schemas]
     assert names == ["answer", "letters"]
-    assert episode.environment.schemas[1]["function"]["parameters"]["required"] == ["word"]
+    assert episode.player.schemas[1]["function"]["parameters"]["required"] == ["word"]
     episode.step(called("letters", word="not a word"))
     assert (episode.messages[-1]["content"], episode.done) == ("this is no word", False)
     episode.step(called("letters", word="apple"))

@@ -80,7 +80,7 @@ def test_by_command_other_code_under_the_same_version_is_rescored_too_but_no_oth
     run: RunContext, monkeypatch: pytest.MonkeyPatch
 ):
     found = collected(run.store, given())
-    monkeypatch.setattr(Echo, "_code_under", classmethod(lambda cls, settings: "other code"))
+    monkeypatch.setattr(Echo, "code_under", classmethod(lambda cls, settings: "other code"))
     assert to_rescore(run, collect, given(), always=False) is None
     assert to_rescore(run, collect, given(), always=True) == found
     with pytest.raises(Stop, match="has no rollouts of this teacher"):
@@ -91,7 +91,7 @@ def test_what_a_command_has_rescored_once_is_not_bought_by_the_next_run(
     run: RunContext, monkeypatch: pytest.MonkeyPatch
 ):
     found = collected(run.store, given())
-    monkeypatch.setattr(Echo, "_code_under", classmethod(lambda cls, settings: "other code"))
+    monkeypatch.setattr(Echo, "code_under", classmethod(lambda cls, settings: "other code"))
     with run.store.staging() as out:
         counts = dict.fromkeys(COUNTED, 0) | {"episodes": 12, "failed": 1, "changed": 1, "left_out": 0}
         run.store.publish(RescoredRollouts, rescore.key((found, given()[2]), {}), out, counts, {"stage": "rescore"})

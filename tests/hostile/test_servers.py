@@ -123,8 +123,8 @@ def test_a_step_that_is_answered_with(kind: str):
             else:
                 assert episode.broken
                 assert told(episode) == ["{'error': 'the environment broke'}"], "the model sees no exception"
-            assert (episode.reward, episode.environment.done) == (None, True)
-            assert episode.environment.failure
+            assert (episode.reward, episode.player.done) == (None, True)
+            assert episode.player.failure
 
 
 @pytest.mark.parametrize("what", PASSING)
@@ -174,7 +174,7 @@ class Saying:
 
 def plays(url: str, number: int) -> list[Play]:
     environment = ECHO.make(Session(at(url)))
-    found = [Play(seed, seed, environment.reset(seed=seed), 0) for seed in range(number)]
+    found = [Play(seed, seed, environment.ask(seed), 0) for seed in range(number)]
     environment.close()
     return found
 
@@ -244,7 +244,7 @@ def test_a_rollout_of_grpo_scores_none(kind: str):
             rollouts.wait()
             rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
             rollouts.wait()
-            assert [environment.reward for environment in rollouts.environments] == [None, None]
+            assert [environment.reward for environment in rollouts.players] == [None, None]
             assert rollouts.broken() == (0 if kind == "timeout" else 2)
             assert [rollouts.replies(n) for n in range(2)] == [None, None]
 

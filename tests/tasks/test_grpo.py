@@ -41,7 +41,7 @@ class Played(LiveRollouts):
                 reward,
                 "server gone" if reward is None else None,
             )
-        self.environments = instances
+        self.players = instances
 
 
 @pytest.fixture

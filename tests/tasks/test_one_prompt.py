@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player, facade_of
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import env
 from apprentice.envs.wire.server import EnvironmentServer
@@ -41,7 +42,7 @@ def played(task: EnvironmentSpec, server: EnvironmentServer) -> list[Episode]:
         episode = Episode(task.make(Session(server)), seed)
         name, arguments = env.call(task.settings, episode.messages, 0.0)
         episode.step(said(name, arguments))
-        episode.environment.close()
+        episode.player.close()
         episodes.append(episode)
     return episodes
 
@@ -60,7 +61,7 @@ def tokenizer(task: EnvironmentSpec, played: list[Episode]):
 def test_the_teacher_is_shown_the_prompt_and_the_tools_that_the_student_sees(task, played, server):
     for episode in played:
         environment = task.make(Session(server))
-        assert episode.messages[:2] == prompt(environment, environment.reset(seed=episode.seed))
+        assert episode.messages[:2] == prompt(environment, environment.ask(episode.seed))
         assert episode.tools == environment.schemas
         environment.close()
 
@@ -205,11 +206,11 @@ def grpo_rollouts(
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     if not own_loop:
-        made: list[Any] = []
+        made: list[Player] = []
 
         def factory() -> Any:
             made.append(task.make(Session(server)))
-            return made[-1]
+            return facade_of(made[-1])
 
         rollouts = generated(GRPOTrainer, tokenizer, task, played, folder, {"environment_factory": factory})
         rewards = [instance.reward for instance in made]
@@ -220,7 +221,7 @@ def grpo_rollouts(
             trainer_class, how = by_factory(task.make(), over_there)
             rollouts = generated(trainer_class, tokenizer, task, played, folder, how)
             over_there.wait()
-            rewards = [environment.reward for environment in over_there.environments]
+            rewards = [environment.reward for environment in over_there.players]
     return [SimpleNamespace(**rollout, reward=reward) for rollout, reward in zip(rollouts, rewards, strict=True)]
 
 

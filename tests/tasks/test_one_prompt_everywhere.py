@@ -41,7 +41,7 @@ class Case:
 
     def _episode(self, pool: EnvironmentPool, seed: int) -> Episode:
         settings = {name: value for name, value in self.task.settings.items() if name != "halving"}  # that script loses
-        episode = Episode(pool.environments[0], seed)
+        episode = Episode(pool.players[0], seed)
         while not episode.done:
             episode.step(said(*next_call(self.task.name, settings, episode.messages, 0.0, seed)))
         assert episode.reward == 1.0, f"seed {seed}"
@@ -67,7 +67,7 @@ def test_grpo_and_sft_have_the_same_ids_of_a_whole_episode(case: Case, tmp_path:
         trainer_class, how = by_factory(case.task.make(), rollouts)
         made = generated(trainer_class, case.tokenizer, case.task, case.played, tmp_path, how)
         rollouts.wait()
-        assert [environment.reward for environment in rollouts.environments] == [1.0] * len(SEEDS)
+        assert [environment.reward for environment in rollouts.players] == [1.0] * len(SEEDS)
     for episode, rollout in zip(case.played, made, strict=True):
         concatenated = rollout["prompt_ids"] + rollout["completion_ids"]
         assert sft_ids(case.tokenizer, episode, tmp_path)[: len(concatenated)] == concatenated

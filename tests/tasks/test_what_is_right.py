@@ -70,7 +70,7 @@ def counted_by_calibration(reward: float | None, chain_sum: EnvironmentSpec, fol
 def rewarded_by_grpo(reward: float | None) -> bool:
     function = EnvironmentReward(GrpoSpec(reward="exact"), Any, SimpleNamespace())  # type: ignore[arg-type]
     game: Any = SimpleNamespace(
-        label="", reward=reward, streams=ToolEnvironment.streams, _scores=lambda: {"environment_reward": reward}
+        label="", reward=reward, streams=ToolEnvironment.streams, scores=lambda: {"environment_reward": reward}
     )
     return function._shaped(Stream(), game) == 1.0
 
@@ -174,7 +174,7 @@ def test_a_reward_beyond_its_range_by_more_is_a_failure_of_the_server(given: Any
 def test_a_range_that_does_not_end_at_1_is_refused_before_anything_is_bought(low: float, high: float, status: str):
     played = SimpleNamespace(reward=high)
     game = SimpleNamespace(reward_range=(low, high))
-    subject: Any = SimpleNamespace(environments=[game], seen=SimpleNamespace(broken=[], played=[played]))
+    subject: Any = SimpleNamespace(players=[game], seen=SimpleNamespace(broken=[], played=[played]))
     found = exploits.in_range.run(subject)
     assert found.status == status
     if status == "failed":

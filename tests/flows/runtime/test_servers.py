@@ -59,13 +59,12 @@ def recipe(**env: Any) -> Recipe:
 
 def reward_at(server: EnvironmentServer) -> float | None:
     """Of one episode, played well."""
-    environment = EnvironmentSpec(name="echo").make(Session(server))
-    assert isinstance(environment, Environment)
+    player = EnvironmentSpec(name="echo").make(Session(server))
     try:
-        environment.echo(environment.reset(seed=1))
-        return environment.reward
+        player.act("echo", {"message": player.ask(1)})
+        return player.reward
     finally:
-        environment.close()
+        player.close()
 
 
 def answers(url: str) -> bool:

@@ -35,7 +35,7 @@ both = threading.Barrier(2)
 @stage(produces=Questions, version=1, title="Toy {number}")
 def toy(context, number):
     both.wait(60)
-    tools_text(EnvironmentSpec(name="echo").make())
+    tools_text(EnvironmentSpec(name="echo").make().tools)
     (context.out / "questions.jsonl").write_text(str(number))
     return {"collect": number, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
 

@@ -131,7 +131,7 @@ def test_an_episode_ends_when_no_tool_is_called_or_the_turns_are_used_up(episode
         assert not episode.done
         episode.step(call("guess", {"number": 0}))
     assert episode.done
-    silent = Episode(episode.environment, 1)
+    silent = Episode(episode.player, 1)
     silent.step({"role": "assistant", "content": "It is 1."})
     assert silent.done
     assert not silent.valid
@@ -182,7 +182,7 @@ def test_an_environment_may_say_what_an_unfinished_episode_earns():
 def test_an_episode_that_infrastructure_lost_has_no_reward_after_its_end_as_well(episode: Episode):
     with pytest.raises(SessionLost):
         episode.step(call("crash", {}))
-    episode.environment.lose("gone")
+    episode.player.lose("gone")
     episode.give_up()
     assert (episode.reward, episode.unfinished) == (None, False)
 

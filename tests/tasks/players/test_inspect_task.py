@@ -192,7 +192,7 @@ class GuessingPool(EnvironmentPool):
 
     def __init__(self, spec: EnvironmentSpec, server: EnvironmentServer, size: int):
         super().__init__(spec, server, size)
-        self.environments = [Player(Guess(Settings(dataset="chain_sum"), session)) for session in self.sessions]
+        self.players = [Player(Guess(Settings(dataset="chain_sum"), session)) for session in self.sessions]
 
 
 GUESSES = [{"seed": seed, "question": "Which number?"} for seed in range(6)]
@@ -374,7 +374,7 @@ class Wordy(Guess):
 
 
 def test_a_tool_that_inspect_cannot_express_stops_the_examination(chain_sum: EnvironmentSpec, pool: EnvironmentPool):
-    pool.environments[:] = [Player(Wordy(Settings(dataset="chain_sum"))) for _ in pool.sessions]
+    pool.players[:] = [Player(Wordy(Settings(dataset="chain_sum"))) for _ in pool.sessions]
     with pytest.raises(Stop, match="cannot express the parameters of the tool guess"):
         episodes_task(pool, chain_sum, GUESSES, 64, 0.0)
 

@@ -26,13 +26,13 @@ class Places:
     together = EnvironmentPool.together
 
     def __init__(self, size: int):
-        self.environments = [Player(Guess(Settings(dataset="chain_sum"))) for _ in range(size)]
+        self.players = [Player(Guess(Settings(dataset="chain_sum"))) for _ in range(size)]
 
     def playable(self, idle: list[int], wanted: int) -> list[int]:
         return idle[:wanted]
 
     def map(self, play: Any, items: list[Play]) -> Iterator[tuple[Play, EvaluatedEpisode]]:
-        return ((item, play(self.environments[0], item)) for item in items)
+        return ((item, play(self.players[0], item)) for item in items)
 
 
 class Counting:
@@ -104,7 +104,7 @@ class Leaving(Guess):
 @pytest.mark.parametrize("turns", [0, 1, 2])
 def test_no_turn_is_bought_while_the_environment_is_away(turns: int):
     pool: Any = Places(0)
-    pool.environments = [Player(Leaving(turns))]
+    pool.players = [Player(Leaving(turns))]
     counting, records = Counting(), []
     with pytest.raises(SessionLost):
         play_alone(pool, [Play(0, 9, "Which number?", 0)], counting, PROTOCOLS["parity"], records.append)
@@ -153,7 +153,7 @@ class Rewarded(Guess):
 
 def test_the_record_has_the_tokens_of_all_turns_and_the_rewards_parts():
     pool, records = Places(2), []
-    pool.environments[1] = Player(Rewarded(Settings(dataset="chain_sum")))
+    pool.players[1] = Player(Rewarded(Settings(dataset="chain_sum")))
     plays = [Play(0, 2, "Which number?", 0), Play(1, 2, "Which number?", 0)]
     play_batched(pool, plays, Spending(), PROTOCOLS["parity"], records.append)  # type: ignore[arg-type]
     assert [(each.prompt_tokens, each.completion_tokens) for each in records] == [(20, 4)] * 2

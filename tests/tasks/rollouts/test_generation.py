@@ -223,14 +223,14 @@ def test_continuous_batching_plays_the_rollouts_that_generate_plays(way, tokeniz
     for engine in (GenerationSpec(), BATCHING):
         with EnvironmentPool(chain_sum, server, size=4) as pool, LiveRollouts(pool) as rollouts:
             pool.open_all()
-            rows = [row_of(way, chain_sum.make(), seed, pool.environments[0].ask(seed)) for seed in (3, 3, 4, 4)]
+            rows = [row_of(way, chain_sum.make(), seed, pool.players[0].ask(seed)) for seed in (3, 3, 4, 4)]
             trainer_class, given = ROLLOUT_MODES[way](chain_sum.make(), rollouts)
             reward = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / f"{engine.engine}.jsonl"), rollouts)
             settings = {**given, "reward_funcs": reward, "train_dataset": Dataset.from_list(rows)}
             trainer = trainer_of(tokenizer, tmp_path, engine, False, trainer_class, **settings)
             out = trainer._generate_and_score_completions(rows)
             played.append([out[name].tolist() for name in ("prompt_ids", "completion_ids", "completion_mask")])
-            assert [environment.reward for environment in rollouts.environments] == [0.0] * 4
+            assert [environment.reward for environment in rollouts.players] == [0.0] * 4
     assert played[0] == played[1]
 
 

@@ -66,7 +66,7 @@ def plain(reward: float | None, label: str = "") -> Player:
 class Ended(LiveRollouts):
     def __init__(self, environments: list[Player]):
         super().__init__(EnvironmentPool(TASKS["chain_sum"], EnvironmentServer(url="http://127.0.0.1:9"), size=1))
-        self.environments = environments
+        self.players = environments
 
 
 def told(folder: Path, instance: Player, environments: list[Player], **settings: Any) -> dict:

@@ -79,14 +79,14 @@ def rolled_out(way: str, task: EnvironmentSpec, server: EnvironmentServer, folde
     instance = task.make()
     with EnvironmentPool(task, server, size=len(SEEDS)) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
-        questions = {seed: pool.environments[0].ask(seed) for seed in SEEDS}
+        questions = {seed: pool.players[0].ask(seed) for seed in SEEDS}
         tokenizer = build_tokenizer(task, list(questions.values()))
         trainer_class, given = ROLLOUT_MODES[way](instance, rollouts)
         rewards: list[float | None] = []
 
         class Reward(EnvironmentReward):
-            def _shaped(self, stream: Stream, environment: Player) -> float | None:
-                rewards.append(super()._shaped(stream, environment))
+            def _shaped(self, stream: Stream, player: Player) -> float | None:
+                rewards.append(super()._shaped(stream, player))
                 return rewards[-1]
 
         class Puppet(trainer_class):
@@ -200,12 +200,12 @@ def test_the_environments_loop_is_woken_once_for_all_rollouts_of_a_turn(chain_su
     monkeypatch.setattr(rollouts_module, "start", starting)
     with EnvironmentPool(chain_sum, server, size=len(SEEDS)) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
-        questions = {seed: pool.environments[0].ask(seed) for seed in SEEDS}
+        questions = {seed: pool.players[0].ask(seed) for seed in SEEDS}
         rollouts.begin([{"seed": seed, "question": questions[seed]} for seed in SEEDS])
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
         rollouts.step({n: {"role": "assistant", "content": "", "tool_calls": [call]} for n in range(len(SEEDS))})
         rollouts.wait()
-        assert [environment.done for environment in rollouts.environments] == [True] * len(SEEDS)
+        assert [environment.done for environment in rollouts.players] == [True] * len(SEEDS)
     assert len(woken) == 2
 
 

@@ -100,7 +100,7 @@ def test_the_shared_question_of_a_group_makes_server_mode_safe(way, turns, by_se
     rollouts_needed = 2 * STEPS_TOGETHER
     with EnvironmentPool(task, server, size=rollouts_needed) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
-        questions = {seed: pool.environments[0].ask(seed) for seed in range(3, 11)}
+        questions = {seed: pool.players[0].ask(seed) for seed in range(3, 11)}
         tokenizer = build_tokenizer(task, list(questions.values()))
 
         def say(ids: list[int]) -> list[int]:
@@ -130,7 +130,7 @@ def test_the_shared_question_of_a_group_makes_server_mode_safe(way, turns, by_se
         with StandIn(say) as vllm:
             by_server(trainer, vllm.url)
             out: Any = trainer._generate_and_score_completions(batch)
-        rewards = [environment.reward for environment in rollouts.environments]
+        rewards = [environment.reward for environment in rollouts.players]
 
     asked = [row.get("question") or row["prompt"][-1]["question"] for row in batch]
     assert len(batch) == rollouts_needed

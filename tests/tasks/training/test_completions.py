@@ -48,7 +48,7 @@ def kept(chain_sum, server, work: RunContext, tmp_path: Path) -> Callable[..., S
         instance = chain_sum.make()
         with EnvironmentPool(chain_sum, server, size=SPEC.sessions()) as pool, LiveRollouts(pool) as rollouts:
             pool.open_all()
-            questions = {seed: pool.environments[0].ask(seed) for seed in [*range(20), *HELD]}
+            questions = {seed: pool.players[0].ask(seed) for seed in [*range(20), *HELD]}
             tokenizer = build_tokenizer(chain_sum, list(questions.values()))
             trainer_class, how = ROLLOUT_MODES[way](instance, rollouts)
             trainer = trainer_class(
