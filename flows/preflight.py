@@ -68,7 +68,7 @@ def check_teacher(
     run: RunContext,
     recipe: Recipe,
     buys: TeacherSpec,
-    environment: Player,
+    player: Player,
     questions: Sequence[tuple[int, str]],
 ) -> None:
     """Raise Stop if the endpoint returns no valid tool call to any of the questions, each with its seed.
@@ -90,7 +90,7 @@ def check_teacher(
         try:
             url = run.servers.teacher()
             teacher = Teacher(buys, url, recipe.collect.asks, budget)
-            _ask(teacher, buys, url, environment, questions)
+            _ask(teacher, buys, url, player, questions)
         except BudgetReached:
             return
         finally:
@@ -103,7 +103,7 @@ def _ask(
     teacher: Teacher,
     buys: TeacherSpec,
     url: str | None,
-    environment: Player,
+    player: Player,
     questions: Sequence[tuple[int, str]],
 ) -> None:
     called = buys.called
@@ -115,7 +115,7 @@ def _ask(
     try:
         for seed, question in questions:
             try:
-                teacher.reply(prompt(environment, question), environment.schemas, Spent(), seed)
+                teacher.reply(prompt(player, question), player.schemas, Spent(), seed)
                 return
             except TeacherRefused as failed:
                 last, refused = failed, refused + (not failed.is_understood)

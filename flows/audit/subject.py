@@ -241,9 +241,9 @@ class AuditReply(NamedTuple):
     """Those that could not be played to the end, except by a crash on a guessed move."""
 
 
-def play(environment: Player, seed: int, move: Move) -> AuditedEpisode:
+def play(player: Player, seed: int, move: Move) -> AuditedEpisode:
     """Play an episode. Raises Refused, BadReply, SessionLost."""
-    episode = Episode(environment, seed)
+    episode = Episode(player, seed)
     calls: list[Call] = []
     rewards: list[float | None] = []
     while not episode.done:
@@ -407,11 +407,11 @@ class Subject:
         failures: list[Exception] = []
         until = monotonic() + self.extent.seconds
 
-        async def use(environment: Player) -> None:
+        async def use(player: Player) -> None:
             while waiting and not failures and monotonic() < until:
                 place, given = waiting.popleft()
                 try:
-                    results[place] = await spawn(do, environment, given)
+                    results[place] = await spawn(do, player, given)
                 except SessionLost as lost:
                     seed = given if isinstance(given, int) else given[0]
                     failures.append(SessionLost(f"{lost}; at the time of seed {seed}"))

@@ -143,9 +143,9 @@ class EnvironmentReward:
                 f"{remedy}, then run again.",
             )
 
-    def _shaped(self, stream: Stream, environment: Player) -> float | None:
-        reward = stream.of(environment)
-        if reward is None or self._spec.reward == "score" or stream.name != next(iter(environment.streams)):
+    def _shaped(self, stream: Stream, player: Player) -> float | None:
+        reward = stream.of(player)
+        if reward is None or self._spec.reward == "score" or stream.name != next(iter(player.streams)):
             return reward
         return float(is_right(reward))
 

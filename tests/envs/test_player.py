@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
+from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.mcp.tools import ListedTool
 from apprentice.envs.player import Player, facade_of
 from apprentice.flows.cli.choice import settings_from_a_recipe
@@ -48,11 +49,11 @@ def test_the_same_tools_are_rendered_once_for_all_players():
 
 
 def test_an_error_of_an_authors_property_is_shown_as_it_is():
-    class Wrong(type(EnvironmentSpec(name="echo").make().environment)):  # type: ignore[misc]
+    class Wrong(Echo):
         @property
         def max_turns(self) -> int:
             return self.turns  # type: ignore[attr-defined]
 
-    player = Player(Wrong(EnvironmentSpec(name="echo").make().environment.settings))
+    player = Player(Wrong(Echo.Settings()))
     with pytest.raises(AttributeError, match="has no attribute 'turns'"):
         _ = player.max_turns

@@ -36,7 +36,7 @@ def episode(
         "tool_calls": [{"id": "1", "type": "function", "function": {"name": "answer", "arguments": arguments}}],
     }
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": question}, said | turn]
-    return {"messages": messages, "tools": tools_text(task.make()), "reward": reward, "failed_at": failed_at}
+    return {"messages": messages, "tools": tools_text(task.make().tools), "reward": reward, "failed_at": failed_at}
 
 
 def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
