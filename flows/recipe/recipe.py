@@ -245,6 +245,7 @@ class Recipe(BaseModel):
 
     @property
     def learns_from_rows(self) -> bool:
+        """Whether SFT is on."""
         return self.sft is not None
 
     @property

@@ -7,6 +7,7 @@ import pytest
 
 from apprentice.envs.defaults import kept
 from apprentice.tasks.settings import trl_arguments
+from apprentice.tasks.settings.sft_settings import SftSpec
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +50,11 @@ def test_what_is_refused_is_not_kept(cache: Path):
 def test_a_recipes_arguments_are_checked_by_trl_once_and_wrong_ones_each_time(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
     config_class = trl_arguments._config_class
-    monkeypatch.setattr(trl_arguments, "_config_class", lambda section: asked.append(section) or config_class(section))
+    monkeypatch.setattr(trl_arguments, "_config_class", lambda spec: asked.append(spec) or config_class(spec))
     for value in (0.1, 0.1, 0.2):
-        trl_arguments.check_arguments("sft", {"weight_decay": value})
-    assert asked == ["sft", "sft"], "0.1 once, 0.2 once"
+        trl_arguments.check_arguments(SftSpec, {"weight_decay": value})
+    assert asked == [SftSpec, SftSpec], "0.1 once, 0.2 once"
     for _ in range(2):
         with pytest.raises(ValueError, match="weight_decay: 'much' is not of the type float"):
-            trl_arguments.check_arguments("sft", {"weight_decay": "much"})
-    assert asked[2:] == ["sft", "sft"]
+            trl_arguments.check_arguments(SftSpec, {"weight_decay": "much"})
+    assert asked[2:] == [SftSpec, SftSpec]

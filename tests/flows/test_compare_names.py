@@ -94,5 +94,5 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
     with pytest.raises(Stop, match="does not name a model of the endpoint"):
         _endpoint(recipe.teacher, "http://mine/v1", False)
     assert _endpoint(recipe.teacher, "a folder", False) is None
-    with pytest.raises(Stop, match="toy has no teacher"):
+    with pytest.raises(Stop, match="The recipe has no teacher"):
         _endpoint(None, "teacher", False)

@@ -48,7 +48,7 @@ def test_the_teacher_is_an_endpoint_by_its_name():
     found = _endpoint(recipe_with(**OWN).teacher, "teacher", serves_student=False)
     assert found is not None
     assert (found.base_url, found.model, found.key_variable) == (OWN["base_url"], "big", "OUR_KEY")
-    with pytest.raises(Stop, match="toy has no teacher"):
+    with pytest.raises(Stop, match="The recipe has no teacher"):
         _endpoint(recipe_with().teacher, "teacher", serves_student=False)
 
 

@@ -156,7 +156,7 @@ def test_a_server_with_too_few_sessions_for_grpo_fails_with_the_fix(echo: str, e
     said = env("check", echo, "--recipe", str(echo_recipe), "--set", "grpo.batch_size=8", "--json")
     assert said.code == 1
     told = said.json_line()
-    assert (told["granted"], told["needed"]["grpo"]) == (5, 8)
+    assert (told["granted"], told["needed"]["train"]) == (5, 8)
     assert "MAX_CONCURRENT_ENVS=8" in said.text
     assert f"{echo} does not work for echo: sessions." in said.text
 

@@ -12,7 +12,7 @@ from prefect.utilities import urls
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from apprentice.flows import beginning, compare_models, improve, lessons, library, retrain, view
+from apprentice.flows import compare_models, improve, lessons, library, retrain, view
 from apprentice.flows.cli import status
 from apprentice.flows.cli.app import app
 from apprentice.flows.pages import report_page
@@ -249,8 +249,7 @@ def test_an_import_sets_the_dataset_and_ends_with_the_command_that_trains_on_it(
     state = SimpleNamespace(state="made")
     run = SimpleNamespace(store=SimpleNamespace(fetch=lambda _: tmp_path), log=[state])
     pinned = stand(library, "pinned_recipe", load_recipe(TOY, []))
-    stand(library, "at_work", nullcontext(run))
-    stand(beginning, "question_set")
+    stand(library, "at_work", nullcontext(SimpleNamespace(run=run, questions="questions")))
     stand(lessons, "rollouts_of", SimpleNamespace(figure="3 rows", repository="toy/rollouts", key="k"))
     shown = stand(dataset, "show_report")
     columns = ["--messages", "m", "--prompt", "p", "--completion", "c", "--tools", "t", "--reward", "r", "--seed", "s"]

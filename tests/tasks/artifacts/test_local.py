@@ -47,7 +47,7 @@ import sys; sys.path[:0] = []
 from pathlib import Path
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.artifacts.types import Provenance
+from apprentice.tasks.artifacts.provenance import Provenance
 from apprentice.tasks.artifacts.local import LocalStore
 store = LocalStore(Path(sys.argv[1]), project="toy")
 try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from apprentice.tasks.artifacts import types
+from apprentice.tasks.artifacts import provenance
 from apprentice.tasks.engine import stage
 
 
@@ -90,4 +90,4 @@ def mistake(given: Any) -> ValidationError:
     ],
 )
 def test_what_is_wrong_with_a_record_is_one_short_line_without_what_it_holds(error: Exception, words: str):
-    assert types._first(error) == words
+    assert provenance._first(error) == words

@@ -77,6 +77,7 @@ VERSIONS = {
     "student": 5,
     "sft": 4,
     "grpo": 5,
+    "dpo": 1,
     "evaluate": 5,
     "evaluate_endpoint": 1,
     "verdict": 4,
@@ -97,14 +98,20 @@ def test_a_stage_is_not_made_anew_by_accident():
         "collect",
         "dataset",
         "evaluate",
+        "dpo",
+        "filter",
+        "gate",
         "grpo",
-        "judge",
+        "lengths",
+        "mix",
         "questions",
+        "release",
         "rescore",
         "sft",
         "student",
+        "verdict",
     ):
         found |= vars(import_module(f"apprentice.tasks.{module}"))
     stages = {each.name: each for each in found.values() if isinstance(each, Stage)}
     assert {name: each.version for name, each in stages.items()} == VERSIONS
-    assert {name for name, each in stages.items() if each.gpu} == {"sft", "grpo", "evaluate"}
+    assert {name for name, each in stages.items() if each.gpu} == {"sft", "grpo", "dpo", "evaluate"}

@@ -66,17 +66,17 @@ def test_what_older_code_did_not_write_has_a_default_and_stays_unwritten():
     assert decision.reasons == ["…"]
     assert decision.as_json() == old
     verdict = Judgement.model_validate({"models": {"base": RATES}, "contamination": {"clean": True}})
-    assert (verdict.stopped, verdict.signs, verdict.teacher, verdict.grpo) == ("", [], None, None)
+    assert (verdict.stopped, verdict.signs, verdict.teacher, verdict.curves) == ("", [], None, None)
 
 
 def test_words_that_this_code_does_not_know_are_kept_as_they_are():
     other = {"grpo": {"diagnosis": "wandered"}, "comparisons": [{"from": "a", "to": "b", **PAIR, "test": "sign"}]}
     verdict = Judgement.model_validate(VERDICT | other)
-    assert verdict.grpo
-    assert (verdict.grpo.diagnosis, verdict.comparisons[0].test) == ("wandered", "sign")
+    assert verdict.curves
+    assert (verdict.curves.diagnosis, verdict.comparisons[0].test) == ("wandered", "sign")
     known = Judgement.model_validate(VERDICT)
-    assert known.grpo
-    assert known.grpo.diagnosis is Diagnosis.FLAT
+    assert known.curves
+    assert known.curves.diagnosis is Diagnosis.FLAT
     assert known.comparisons[0].test is PairedTest.MCNEMAR
 
 

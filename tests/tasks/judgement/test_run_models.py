@@ -31,9 +31,9 @@ def test_the_last_model_is_the_same_in_every_order(names: list[str], last: str):
 
 
 def test_a_model_that_was_left_out_is_none():
-    assert (Models({"base": 1}).sft, Models({"base": 1}).control) == (None, None)
+    assert (Models({"base": 1}).supervised, Models({"base": 1}).control) == (None, None)
     models = Models({"base": 1, "sft": 2, "control": 3})
-    assert (models.base, models.sft, models.control) == (1, 2, 3)
+    assert (models.base, models.supervised, models.control) == (1, 2, 3)
 
 
 def test_of_a_verdicts_inputs_those_are_its_models_that_were_evaluated_on_the_held_out_questions():

@@ -52,6 +52,7 @@ OUT_OF_THE_KEY = {
         *("accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "rollouts"),
         "auto_difficulty",  # the environment of the chosen rung enters the key
     },
+    "DpoSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps"},
     "SftSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "control", "share_prompts"},
     "EndpointSpec": OF_AN_ENDPOINT,
     "TeacherSpec": {*OF_AN_ENDPOINT, "base_url"},  # a server may come back at another address
