@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import env
 from apprentice.tasks.episodes.episode import Episode
@@ -26,8 +26,8 @@ WORDS = 2_000
 def played(pool: EnvironmentPool, seeds: Iterable[int]) -> list[Episode]:
     """An episode a seed, by the scripted policy, in the order of the seeds."""
 
-    def play(environment: ToolEnvironment, seed: int) -> Episode:
-        episode = Episode(environment, seed)
+    def play(player: Player, seed: int) -> Episode:
+        episode = Episode(player, seed)
         name, arguments = env.call(TASK.settings, episode.messages, 0.0)
         call = {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
         episode.step({"role": "assistant", "content": "", "tool_calls": [call]})

@@ -102,7 +102,7 @@ def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
             reward_funcs=EnvironmentReward(spec, asked, rollouts),
-            args=_generating(_quiet(config_of("grpo", grpo_arguments(bench, spec, 0), spec.args)), chosen.how),
+            args=_generating(_quiet(config_of(type(spec), grpo_arguments(bench, spec, 0), spec.args)), chosen.how),
             **way,
         )
         settle(trainer, chosen.how)

@@ -74,7 +74,8 @@ class Side:
 
         torch.manual_seed(0)
         row = {"input_ids": [5, 6, 7], "labels": [5, 6, 7]}
-        self.trainer = (sharing_rows(SFTTrainer) if share else SFTTrainer)(
+        trainer: Any = sharing_rows(SFTTrainer) if share else SFTTrainer
+        self.trainer = trainer(
             model=LlamaForCausalLM(LlamaConfig(**case.model, tie_word_embeddings=True)),
             processing_class=byte_level("<|im_end|>", "<|endoftext|>"),
             train_dataset=Dataset.from_list([row]),

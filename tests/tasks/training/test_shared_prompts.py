@@ -91,7 +91,7 @@ def trained(chain_sum: EnvironmentSpec, tmp_path: Path) -> Callable[..., Ran]:
 
         model.register_forward_pre_hook(note, with_kwargs=True)
         lora = (spec or {}).get("lora")
-        sharing = sharing_prompts(Noting, generates=True, fast=GrpoSpec(**(spec or {})).bf16) if share else Noting
+        sharing: Any = sharing_prompts(Noting, generates=True, fast=GrpoSpec(**(spec or {})).bf16) if share else Noting
         trainer = sharing(
             model=model,
             processing_class=tokenizer,
