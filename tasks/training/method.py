@@ -1,7 +1,7 @@
 """A training as one object: what a run, its report and its checks have to know of it.
 
-In: what each training says of itself, at the end of its stage's file. Out: `Training`. `tasks/trainings.py` is the only
-list of them: recipe, flow, report, page, comparison and preflight go through it.
+In: what each training says of itself, beside its stage. Out: `Training`. `tasks/trainings.py` is the only list of them:
+flow, preflight, report, page and the GPU stages' flows go through it.
 """
 
 from collections.abc import Callable
