@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from apprentice.tasks.artifacts.types import Checkpoint, Number
+from apprentice.tasks.artifacts.types import LossCheckpoint
 from apprentice.tasks.settings.signals import Signals
 from apprentice.tasks.settings.training import LearningRate, Positive, Scheduler, TrainerSpec
 from apprentice.tasks.settings.trl_arguments import ITSELF
@@ -44,15 +44,9 @@ class DpoSpec(TrainerSpec):
     """What to warn about or stop at during training."""
 
 
-class DpoCheckpoint(Checkpoint):
+class DpoCheckpoint(LossCheckpoint):
     """The student after DPO."""
 
     suffix = "dpo"
     place = 3
     stage: Literal["dpo"] = "dpo"  # type: ignore[assignment]
-    loss: Number | None = None
-    """As last logged."""
-
-    @property
-    def figure(self) -> str:
-        return super().figure if self.loss is None else f"last loss {self.loss:.3g}"

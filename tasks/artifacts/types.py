@@ -158,18 +158,23 @@ class BaseStudent(Checkpoint):
     stage: Literal["base"] = "base"  # type: ignore[assignment]
 
 
-class SftCheckpoint(Checkpoint):
-    """The student after supervised fine-tuning."""
+class LossCheckpoint(Checkpoint):
+    """A model that was trained on rows."""
 
-    suffix = "sft"
-    place = 1
-    stage: Literal["sft"] = "sft"  # type: ignore[assignment]
     loss: Number | None = None
     """As last logged; None where it was not, or older code trained."""
 
     @property
     def figure(self) -> str:
         return super().figure if self.loss is None else f"last loss {self.loss:.3g}"
+
+
+class SftCheckpoint(LossCheckpoint):
+    """The student after supervised fine-tuning."""
+
+    suffix = "sft"
+    place = 1
+    stage: Literal["sft"] = "sft"  # type: ignore[assignment]
 
 
 class GrpoCheckpoint(Checkpoint):
