@@ -147,24 +147,25 @@ class Lease:
 
     def check(self) -> None:
         """Raises MadeElsewhere if another process has taken over. Call it before you write."""
-        if not self.is_held():
-            raise self._taken_over()
+        if not self.is_held() and (lost := self.taken_over()):
+            raise lost
 
     def __enter__(self) -> "Lease":
         self._heartbeat.start()
         return self
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._heartbeat.join()
         with suppress(OSError):  # the file system is away: the lease ends by itself
             if self.is_held():
                 for seen in _chain(self._first):  # the first one first: without it, the others mean nothing
                     seen.path.unlink(missing_ok=True)
-        if self._lost and isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, MadeElsewhere):
-            raise self._taken_over() from error
 
-    def _taken_over(self) -> MadeElsewhere:
+    def taken_over(self) -> MadeElsewhere | None:
+        """What to raise once another process has taken over; None while none has, as far as this one has seen."""
+        if not self._lost:
+            return None
         return MadeElsewhere(
             f"This process stood still for more than {STALE:.0f} s, and another run took over {self._first}.",
             "Wait for that run to end, then run again: this run then uses its result.",
@@ -245,8 +246,14 @@ def held(
 
     with path.open("w") as lock:
         _flock(lock, tell)
-        with _lease(path.with_name(f"{path.name}.lease"), tell, say) as lease:
-            yield lease
+        lease = _lease(path.with_name(f"{path.name}.lease"), tell, say)
+        try:
+            with lease:
+                yield lease
+        except (Exception, KeyboardInterrupt) as error:  # the heartbeat's interrupt may also come as the block ends
+            if not isinstance(error, MadeElsewhere) and (lost := lease.taken_over()):
+                raise lost from error
+            raise
 
 
 def _flock(lock: IO[str], busy: Callable[[], None]) -> None:

@@ -264,6 +264,28 @@ def test_the_thread_that_works_is_interrupted_when_another_process_has_taken_ove
         train_for_hours()
 
 
+@pytest.mark.parametrize("saw_it", [False, True])
+def test_an_interrupt_that_comes_while_the_block_ends_says_who_took_over(saw_it: bool, tmp_path: Path):
+    class LateInterrupt(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            super().join(timeout)
+            raise KeyboardInterrupt
+
+    def train_until_the_last_step() -> None:
+        with held(tmp_path / "k") as mine:
+            take_over(tmp_path, mine)
+            mine._renewed -= STALE
+            assert not mine.is_held()
+            mine._heartbeat.join()
+            mine._heartbeat = LateInterrupt()
+            mine._heartbeat.start()
+            if saw_it:
+                mine.check()
+
+    with pytest.raises(MadeElsewhere, match="another run took over"):
+        train_until_the_last_step()
+
+
 def test_a_stage_that_was_succeeded_publishes_nothing_and_leaves_the_others_files(work: RunContext):
     @stage(produces=Questions, version=1, title="toy")
     def toy(context: StageContext) -> dict[str, Any]:
