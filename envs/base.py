@@ -54,7 +54,8 @@ class ToolEnvironment(OldNames, ABC):
     discovered: ClassVar[tuple[str, ...]] = ()  # settings that only its server knows; they are read before a run begins
     phrases: ClassVar[tuple[str, ...]] = ()  # parts of its replies that become single tokens of a student built here
     reward_range: tuple[float, float] = (0.0, 1.0)  # a reward outside it counts as a server failure
-    unfinished: ClassVar[float | None] = None  # the reward where a player ends the episode with 0.0; None: the lowest
+    bounded: bool = True  # False where nobody knows the range: any finite reward counts, and 1.0 is right
+    unfinished: float | None = None  # the reward where a player ends the episode with 0.0; None: the lowest
     streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0}  # GRPO's reward functions and their weights
 
     def __init__(self, settings: BaseModel, session: "Session | None" = None):
@@ -96,6 +97,11 @@ class ToolEnvironment(OldNames, ABC):
     def completed(cls, settings: dict[str, Any], session: "Session") -> dict[str, Any]:
         """Return the settings with those in `discovered`. Raises ValueError, Refused, BadReply, SessionLost."""
         return settings
+
+    @classmethod
+    def questions_under(cls, settings: dict[str, Any]) -> int | None:
+        """Return how many questions there are, whatever the seed; None where every seed may have its own."""
+        return None
 
     @classmethod
     def version_under(cls, settings: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,6 +24,7 @@ from apprentice.envs.defaults import failed_import
 from apprentice.envs.game import Game
 from apprentice.envs.old_names import class_of
 from apprentice.envs.one_file import environment_of, game_in
+from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.paths import FilePath
 from apprentice.envs.player import Mixture, Player
 from apprentice.envs.wire.mixture import SessionOfParts
@@ -45,10 +47,14 @@ CATALOGUE = {
 """Every environment of this project with a one-line description; a name is a folder or file beside this one. No entry
 points, so that an environment that is added to a checkout needs no new installation."""
 ADAPTERS = {
-    "mcp": "any OpenEnv environment of MCP tools, on a server that somebody else runs",
+    "openenv": "any OpenEnv environment on a server that somebody else runs: typed actions or MCP tools",
     "verifiers": "any environment of the verifiers package",
 }
 """Environments of others, played by a class of this project; each is a folder beside this file."""
+ANY = "openenv"
+"""The adapter that plays any OpenEnv server, and the name of an environment that has none."""
+OLD = {"mcp": ANY}
+"""Other names of an adapter, which recipes and stored results have."""
 GROUP = "apprentice.environments"
 """The entry points of other packages: a name, and a module with a `Game`, or one or a package as those here."""
 
@@ -65,6 +71,7 @@ class NoServer(ValueError):
 def known() -> dict[str, str]:
     """Return the package of every environment, by name. Raises ValueError where two have one name."""
     packages = {name: f"apprentice.envs.{name}" for name in CATALOGUE | ADAPTERS}
+    packages |= {name: packages[now] for name, now in OLD.items()}
     for point in entry_points(group=GROUP):
         if packages.setdefault(point.name, point.value) != point.value:
             raise ValueError(
@@ -100,7 +107,7 @@ def add_folder(path: Path) -> tuple[str, Path]:
 
 def described(name: str) -> str:
     """Return an environment's description in one line, for a package the first of its docstring."""
-    own = (CATALOGUE | ADAPTERS).get(name)
+    own = (CATALOGUE | ADAPTERS).get(OLD.get(name, name))
     return own or (importlib.import_module(package_of(name)).__doc__ or name).strip().split("\n")[0]
 
 
@@ -248,14 +255,14 @@ class EnvironmentSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    name: str
+    name: str = ANY
     """An environment of this package, an entry point of another one (`apprentice env init`), or an installed class as
-    module:Class."""
+    module:Class. Without a name it is whatever the OpenEnv server at `server.url` plays."""
     path: FilePath | None = Field(default=None, exclude_if=lambda path: path is None)
     """In place of a name: the file or folder of an environment that is not installed, as seen from the recipe's
     file. It is no part of any key; its code is."""
     settings: dict[str, Any] = {}
-    """The environment's own settings, validated by its `Settings` model."""
+    """The environment's own settings, validated by its `Settings` model. They may also stand beside the name."""
 
     version: str = ""
     """The version of the environment, part of every key. Filled in; a recipe with another version is rejected."""
@@ -276,8 +283,10 @@ class EnvironmentSpec(BaseModel):
             if given.get("name", name) != name:
                 raise ValueError(f"{path} has the environment {name!r}, not {given['name']!r}: name one of both")
             given = given | {"name": name, "path": folder}
-        if isinstance(given, dict) and isinstance(given.get("name"), str):
-            known, settings = environment_class(given["name"]), given.get("settings") or {}
+        if isinstance(given, dict) and isinstance(name := given.get("name", ANY), str):
+            known = environment_class(name)
+            settings = _own_settings(given, known)
+            given = {field: each for field, each in given.items() if field not in settings} | {"settings": settings}
             return {"version": known.version_under(settings), "code": known.code_under(settings)} | given
         return given
 
@@ -338,6 +347,21 @@ class EnvironmentSpec(BaseModel):
         parts = {label: part.make(session and session.part(part.name)) for label, part in self.mixed.items()}
         return Mixture(cls(settings), parts, [part.weight for part in settings.parts.values()])
 
+    @property
+    def questions(self) -> int | None:
+        """How many questions there are, whatever the seed; None where every seed may have its own."""
+        return environment_class(self.name).questions_under(self.settings)
+
+    def repeats(self, seeds: Iterable[int]) -> bool:
+        """Return whether one of the seeds asks what a smaller one asks, since there are so few questions."""
+        return self.questions is not None and any(seed >= self.questions for seed in seeds)
+
+    def unscaled(self) -> "EnvironmentSpec":
+        """Return the task without how its rewards are scaled, on which no question and no reply depends."""
+        if "scale" not in self.settings or "scale" not in environment_class(self.name).Settings.model_fields:
+            return self
+        return self.with_settings({name: each for name, each in self.settings.items() if name != "scale"})
+
     def knows_all(self) -> bool:
         """Return whether nothing has to be read from its server before a run begins."""
         return all(setting in self.settings for setting in environment_class(self.name).discovered)
@@ -346,6 +370,16 @@ class EnvironmentSpec(BaseModel):
         """Return the same environment under other settings."""
         given = self.model_dump(exclude={"version", "code"}) | {"settings": settings}
         return EnvironmentSpec.model_validate(given)
+
+
+def _own_settings(given: dict[str, Any], known: type[ToolEnvironment]) -> dict[str, Any]:
+    """Return an environment's settings, with those that stand beside its name, and with the rows of a file of tasks."""
+    settings = given.get("settings") or {}
+    if not isinstance(settings, dict):
+        return settings
+    fields = known.Settings.model_fields.keys() - EnvironmentSpec.model_fields.keys()
+    settings = {name: each for name, each in given.items() if name in fields} | settings
+    return settings | ({"tasks": rows_of(settings["tasks"])} if "tasks" in fields & settings.keys() else {})
 
 
 def _asks(version: str) -> str:

@@ -113,7 +113,7 @@ class Player(OldPlayer):
 
     def check_reward(self) -> None:
         """Set a reward that misses a bound of its range by rounding to it. Raises BadReply if it exceeds it by more."""
-        if self.reward is None:
+        if self.reward is None or not self.environment.bounded:
             return
         low, high = self.reward_range
         for name, score in {"reward": self.reward, **self.scores()}.items():

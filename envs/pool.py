@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
-from apprentice.envs.wire.mixture import BreakerOfParts, SessionOfParts
+from apprentice.envs.wire.mixture import SessionOfParts, SeveralBreakers
 from apprentice.envs.wire.server import Breaker, EnvironmentServer
 from apprentice.envs.wire.session import AtCapacity, Session, breaker_of
 from apprentice.envs.wire.waiting import spawn, start, wait_for
@@ -26,6 +26,8 @@ R = TypeVar("R")
 
 Lease = Callable[[], AbstractAsyncContextManager[Any]]
 
+FEW = 4
+"""Sessions below which the episodes of a stage take turns; with as many it plays as many at once."""
 ASK_AGAIN = 30.0
 """Longest wait in seconds between requests for another session at the server's limit; starts at 1, 2, 4, … seconds."""
 
@@ -93,14 +95,40 @@ class EnvironmentPool:
         return [index for index in idle if self.sessions[index].is_open][:wanted]
 
     async def _open(self, indices: Iterable[int]) -> None:
-        """Open these sessions, one after another, until the server grants no more."""
+        """Open these sessions, one after another, until the server grants no more; then they take turns if it grants
+        very few."""
+        refused: set[str] = set()
         for index in indices:
+            server = self.sessions[index].server.url
+            if server in refused:
+                continue
             try:
                 await self.sessions[index].open()
             except AtCapacity:
                 await self.sessions[index].shut()
-                self._ask_at = time.monotonic() + self.at_limit()
-                return
+                refused.add(server)
+        if refused and not self.take_turns(FEW):
+            self._ask_at = time.monotonic() + self.at_limit()
+
+    def take_turns(self, fewer_than: int | None = None) -> bool:
+        """Let the sessions that the server does not grant take turns in those that it does; return whether they do.
+
+        Args:
+            fewer_than: Only if it grants fewer than this; always by default.
+        """
+        hosts = [session for session in self.sessions if session.is_open]
+        if not hosts or (fewer_than is not None and len(hosts) >= fewer_than):
+            return False
+        if waiting := [session for session in self.sessions if not session.is_open]:
+            self.say(
+                f"{self.server.url} grants {len(hosts)} of {len(self.sessions)} sessions, so {len(self.sessions)} "
+                "episodes take turns: before its next step each is put back by a reset and its earlier actions, and "
+                "the replies are compared. Step n of an episode costs n + 1 messages; a server that is made with "
+                "create_app(…, max_concurrent_envs=64) is faster."
+            )
+        for place, session in enumerate(waiting):
+            session.join(hosts[place % len(hosts)])
+        return True
 
     def at_limit(self) -> float:
         """Report the server's limit and return the seconds after which to ask again."""
@@ -117,8 +145,12 @@ class EnvironmentPool:
         return min(2.0 ** (self._refusals - 1), ASK_AGAIN)
 
     def open_all(self) -> None:
-        """Open every session; wait up to the server's `patience` for free ones. Raises SessionLost."""
-        _together(session.open(patient=True) for session in self.sessions)
+        """Open every session, or let them take turns in those that the server grants. Waits up to the server's
+        `patience` for the first one. Raises SessionLost."""
+        wait_for(self.sessions[0].open(patient=True))
+        wait_for(self._open(range(1, len(self.sessions))))
+        if self.granted < len(self.sessions):
+            self.take_turns()
 
     @property
     def granted(self) -> int:
@@ -170,10 +202,15 @@ def _together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
 def sessions_with(
     server: EnvironmentServer, number: int, say: Callable[[str], None], lease: Callable[[EnvironmentServer], Lease]
 ) -> tuple[Breaker, list[Session]]:
-    """Return sessions with a server, or with all servers of a mixture, and the breaker that they share."""
+    """Return sessions with a server, its copies, or all servers of a mixture, and the breaker that they share."""
     if server.parts:
-        breakers = BreakerOfParts(server, say)
+        breakers = SeveralBreakers(server.parts, say)
         return breakers, [SessionOfParts(server, breakers, lease) for _ in range(number)]
+    if server.urls:
+        copies = server.each()
+        breakers = SeveralBreakers({each.url: each for each in copies}, say)
+        of = [copies[place % len(copies)] for place in range(number)]
+        return breakers, [Session(each, breakers.parts[each.url], lease(each)) for each in of]
     breaker = breaker_of(server, say)
     return breaker, [Session(server, breaker, lease(server)) for _ in range(number)]
 
@@ -231,6 +268,9 @@ class Crew(Generic[I, R]):
                 try:
                     await session.open()
                 except AtCapacity:
+                    if self._pool.take_turns(FEW):
+                        self._idle.put_nowait((environment, session))
+                        continue
                     wait = self._pool.at_limit()
                     if self._workers or self._siblings_play():
                         await session.shut()
@@ -252,10 +292,10 @@ class Crew(Generic[I, R]):
                     await asyncio.sleep(0.005)
                 await self._pool.breaker.wait()
                 if any(other.turned_away for other in self._pool.sessions):  # it gets this session's slot
-                    await session.shut()
+                    await session.release()
                     self._idle.put_nowait((player, session))
                     return
-            await session.shut()  # frees a slot for a session that loses its own during its last episode
+            await session.release()  # frees a slot for a session that loses its own during its last episode
         except Exception as error:
             self._stop(error)
 

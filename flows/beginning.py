@@ -20,10 +20,11 @@ from apprentice.tasks.settings.spec import StudentSpec
 def question_set(run: RunContext, recipe: Recipe) -> Questions:
     """Return the questions of the run; of a round, without those that earlier ones asked."""
     windows, evaluated = recipe.seed_windows(), recipe.evaluate.questions
+    task = recipe.environment.unscaled()
     if recipe.round is None:
-        return questions(run, recipe.environment, windows, evaluated)
+        return questions(run, task, windows, evaluated)
     earlier = {str(number): run.store.at(Questions, revision) for number, revision in enumerate(recipe.round.asked)}
-    return fresh_questions(run, recipe.environment, windows, evaluated, earlier, recipe.round.shares)
+    return fresh_questions(run, task, windows, evaluated, earlier, recipe.round.shares)
 
 
 def begun_from(store: LocalStore, recipe: Recipe) -> Checkpoint | None:

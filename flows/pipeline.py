@@ -66,7 +66,7 @@ class Pipeline:
         return self._models
 
     def _student(self) -> Checkpoint:
-        return student(self.run, self.recipe.student, self.recipe.environment, self.questions, self.seed)
+        return student(self.run, self.recipe.student, self.recipe.environment.unscaled(), self.questions, self.seed)
 
     @property
     def lessons(self) -> Lessons:

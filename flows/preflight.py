@@ -76,12 +76,13 @@ def check_teacher(
     The collection handles an exhausted budget.
     """
     window = recipe.seed_windows().collect
-    first = recipe.collect.by_teacher(), buys, recipe.environment, window.split(recipe.collect.shards)[0]
+    task = recipe.environment.unscaled()
+    first = recipe.collect.by_teacher(), buys, task, window.split(recipe.collect.shards)[0]
     key = collect_shard.key(first, {})
     with run.store.exclusive(
         f"{collect_shard.name}-{key}", announce.warn
     ) as lease:  # a concurrent collection charges the same budget
-        if collect.find(run, recipe.collect.by_teacher(), buys, recipe.environment, window) is not None:
+        if collect.find(run, recipe.collect.by_teacher(), buys, task, window) is not None:
             return
         scratch = collect_shard.scratch(run, key)
         scratch.mkdir(parents=True, exist_ok=True)
@@ -207,9 +208,10 @@ class Preflight:
         buys = self._teacher_ahead(run, done)
         if buys and not recipe.is_scripted:
             read_key(buys)
-        found = questions.find(run, recipe.environment, windows, recipe.evaluate.questions)
+        task = recipe.environment.unscaled()
+        found = questions.find(run, task, windows, recipe.evaluate.questions)
         begun = begun_from(run.store, recipe)
-        known = found and student.find(run, recipe.student, recipe.environment, found, recipe.seed)
+        known = found and student.find(run, recipe.student, task, found, recipe.seed)
         new = begun is None and not known
         model = named_model(recipe.student) if new and recipe.student.build is None else None
         import_before_threads()
@@ -250,7 +252,8 @@ class Preflight:
         recipe = self.recipe
         if not recipe.buys or recipe.teacher is None or collect.name in done:
             return None
-        given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment, recipe.seed_windows().collect
+        task = recipe.environment.unscaled()
+        given = recipe.collect.by_teacher(), recipe.teacher, task, recipe.seed_windows().collect
         found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None
 

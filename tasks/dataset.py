@@ -30,13 +30,13 @@ from apprentice.tasks.episodes.conversations import Conversation, NotAConversati
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
 from apprentice.tasks.episodes.padding import check_characters, without_padding
-from apprentice.tasks.episodes.record import Record, read_questions, used_questions
+from apprentice.tasks.episodes.record import Record, held_out_texts, read_questions
 from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import act_again, difference, in_order, is_same
-from apprentice.tasks.settings.spec import TRAINED_ON, Column, DatasetSpec, Purpose
+from apprentice.tasks.settings.spec import TRAINED_ON, Column, DatasetSpec
 
 UNKNOWN = "no seed is known that asks this question"
 
@@ -327,7 +327,7 @@ def _known(
 ) -> KnownQuestions:
     """The questions of the recipe's windows and of the given seeds; the collect window's come first."""
     folder = context.fetch(questions)
-    examined = {same_text(row["question"]) for row in used_questions(folder, Purpose.EVALUATE)}
+    examined = held_out_texts(folder)
     seeds: dict[str, int] = {}
     given = ask(context, environment, spec.seeds.seeds(), "collect.dataset.seeds") if spec.seeds else {}
     for purpose in TRAINED_ON:

@@ -16,13 +16,9 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import (
-    same_text,
-    used_questions,
-)
+from apprentice.tasks.episodes.record import held_out_texts
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import Purpose
 
 SAMPLES = 3
 
@@ -30,7 +26,7 @@ SAMPLES = 3
 @stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
-    examined = {same_text(row["question"]) for row in used_questions(context.fetch(questions), Purpose.EVALUATE)}
+    examined = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.comparison import (
     scored,
     seen_by,
 )
-from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, unclean
+from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
@@ -67,11 +67,12 @@ def gate(
     """
     both, broke = scored({name: read_episodes(context.fetch(evaluations[name])) for name in ("challenger", "rival")})
     ours, theirs = both.values()
-    seen = seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
+    verdict = read_verdict(context.fetch(judged))
+    repeated = verdict.contamination.repeated
+    seen = set() if repeated else seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
     unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
     asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
     compared = Difference(**compare(unseen[0], unseen[1], spec.metric)) if new else None
-    verdict = read_verdict(context.fetch(judged))
     learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
         verdict = verdict.model_copy(update={"teacher": None})
@@ -79,7 +80,7 @@ def gate(
     guarded = _guarded(context, challenger, guards, allowances)
     rules = [
         _clean(verdict.contamination),
-        _enough(spec, new, asked),
+        *([] if repeated else [_enough(spec, new, asked)]),
         *([made_rule(RuleId.FLOOR, floor.holds, floor.found, floor=f"{floor.at_least:.1%}")] if floor.at_least else []),
         *_better(spec, compared, new),
         *(rule for rule, _ in guarded),
@@ -125,6 +126,8 @@ def _guarded(
 
 def _clean(shared: Contamination) -> Rule:
     found = f"{shared.shared_with_training} of {shared.questions} questions were seen in training."
+    if shared.repeated:
+        found = f"{tries_of(shared)}: nothing is claimed of other questions."
     return made_rule(RuleId.NO_CONTAMINATION, shared.clean, found if shared.clean else unclean(shared))
 
 

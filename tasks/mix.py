@@ -26,8 +26,8 @@ from apprentice.tasks.episodes.record import (
     DATASET,
     EvaluatedEpisode,
     Record,
+    held_out_texts,
     read_episodes,
-    read_questions,
     read_rows,
     same_text,
     used_questions,
@@ -69,8 +69,7 @@ def mix_rollouts(
         earlier: Kept rollouts of earlier rounds, the first one first.
         teacher: The teacher's display name, for its rows; empty where the rollouts are of a dataset.
     """
-    asked = read_questions(context.fetch(questions), Purpose.EVALUATE)
-    examined = {same_text(row["question"]) for row in asked if row["used"]}
+    examined = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:

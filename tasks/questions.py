@@ -18,7 +18,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import read_rows, same_text, used_questions, write_questions
+from apprentice.tasks.episodes.record import held_out_texts, read_rows, same_text, used_questions, write_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import TRAINED_ON, Purpose, SeedWindows, Shares, Window
@@ -37,21 +37,24 @@ def questions(
 ) -> dict[str, Any]:
     """Records all questions and selects `examined` distinct ones from the evaluation window as the evaluation set.
 
-    Raises Stop when the environment rejects the configuration, cannot be reached, or has too few questions.
+    Raises Stop when the environment rejects the configuration, cannot be reached, or has too few questions. Where there
+    are so few that the windows repeat them (`tasks`, `one_task`), every seed is another try of one, in all windows.
     """
     texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
+    repeats = environment.repeats(seed for _, window in windows for seed in window.seeds())
+    by = {seed: str(seed) if repeats else same_text(text) for seed, text in texts.items()}
     chosen: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
         if len(chosen) < examined:
-            chosen.setdefault(same_text(texts[seed]), seed)
+            chosen.setdefault(by[seed], seed)
     rows = []
     for purpose, window in windows:
         for seed in window.seeds():
-            text = texts[seed]
-            examined_under = chosen.get(same_text(text))
+            examined_under = chosen.get(by[seed])
             used = examined_under == seed if purpose == Purpose.EVALUATE else examined_under is None
-            rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
-    _check_space(windows, chosen, rows, examined)
+            rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
+    if not repeats:
+        _check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
     used_by = {purpose: sum(row["used"] for row in rows if row["purpose"] == purpose) for purpose, _ in windows}
     return {
@@ -68,13 +71,19 @@ def exam(context: StageContext, environment: EnvironmentSpec, window: Window, ex
     return publish_exam(context, ({"seed": seed, "question": text} for seed, text in texts), examined)
 
 
-def publish_exam(context: StageContext, rows: Iterable[dict[str, Any]], most: int | None = None) -> dict[str, Any]:
-    """Writes the first `most` distinct questions as those of an evaluation; returns the fields of the `Questions`."""
+def publish_exam(
+    context: StageContext, rows: Iterable[dict[str, Any]], most: int | None = None, repeats: bool = False
+) -> dict[str, Any]:
+    """Writes the first `most` distinct questions as those of an evaluation; returns the fields of the `Questions`.
+
+    Args:
+        repeats: Whether every row counts, also where it repeats a question.
+    """
     chosen: dict[str, dict[str, Any]] = {}
     for row in rows:
         if len(chosen) != most:
             named = {"purpose": Purpose.EVALUATE, "seed": row["seed"], "question": row["question"], "used": True}
-            chosen.setdefault(same_text(row["question"]), named)
+            chosen.setdefault(str(row["seed"]) if repeats else same_text(row["question"]), named)
     write_questions(context.out, chosen.values())
     return _counted(Purpose.EVALUATE, len(chosen))
 
@@ -165,8 +174,10 @@ def rung_questions(
 
 @stage(produces=Questions, version=1, title="Questions of the probe", drawn=PROBED)
 def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
-    """The first `examined` distinct questions that GRPO would train on, or all if there are fewer."""
-    return publish_exam(context, _used(context, questions, Purpose.TRAIN), examined)
+    """The first `examined` distinct questions that GRPO would train on, or all if there are fewer; tries of the same
+    ones where the evaluation repeats them as well."""
+    repeats = bool(_used(context, questions, Purpose.EVALUATE)) and not held_out_texts(context.fetch(questions))
+    return publish_exam(context, _used(context, questions, Purpose.TRAIN), examined, repeats)
 
 
 def _used(context: StageContext, questions: Questions, purpose: Purpose) -> list[dict[str, Any]]:

@@ -61,14 +61,14 @@ def verdict(
     evaluated = Models({name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()})
     guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
     bought = context.fetch(rollouts) if rollouts else None
+    checkpoint = context.fetch(trained)
     played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
-    shared = Contamination(**contamination(evaluated.last, context.fetch(trained), bought, gate.max_overlap))
+    shared = Contamination(**contamination(evaluated.last, checkpoint, bought, gate.max_overlap, environment))
     counted, broke = scored(evaluated)
     episodes = Models(counted)
     compared = compare_all(episodes, guarded) if shared.clean else {"comparisons": [], "guards": []}
     comparisons = [Comparison(**each) for each in compared["comparisons"]]
     reading, signs = None, []
-    checkpoint = context.fetch(trained)
     if has_rewards(read_log(checkpoint)):
         rules = RewardSignals.model_validate(read_signals(checkpoint)["rules"])
         over = paid(comparisons)

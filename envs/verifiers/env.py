@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from apprentice.envs.mcp.discovered import DiscoveredEnvironment, DiscoveredSettings
+from apprentice.envs.openenv.discovered import DiscoveredEnvironment, DiscoveredSettings
 from apprentice.envs.wire.reply import Reply
 
 ANSWER = "Give your whole answer by calling the tool `answer`."

@@ -1,10 +1,14 @@
-"""A server's own metadata.
+"""What a server says about itself, before an episode is played.
 
-In: a server. Out: its name, such as EchoEnvironment, and its version; empty if it has none.
+In: a server. Out: its name, such as EchoEnvironment, and its version; the schema of its actions; why it is no server of
+OpenEnv's protocol.
 """
 
-from typing import NamedTuple
+import asyncio
+import json
+from typing import Any, NamedTuple
 
+from apprentice.envs.wire.reply import one_line
 from apprentice.envs.wire.server import EnvironmentServer
 
 
@@ -23,3 +27,60 @@ def metadata_of(server: EnvironmentServer) -> Metadata:
         told = None
     told = told if isinstance(told, dict) else {}
     return Metadata(str(told.get("name") or ""), str(told.get("version") or ""))
+
+
+async def action_of(server: EnvironmentServer) -> dict[str, Any] | None:
+    """Return the JSON schema of a server's action, from its /schema; None where it has none."""
+    import httpx
+
+    try:
+        async with httpx.AsyncClient(timeout=server.message_timeout, follow_redirects=True) as client:
+            told = (await client.get(f"{server.url}/schema")).json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
+    action = told.get("action") if isinstance(told, dict) else None
+    return action if isinstance(action, dict) else None
+
+
+NOT_NOW = (429, 500, 502, 503, 504)
+"""Statuses of a server that is starting, asleep or overloaded."""
+
+
+async def why_foreign(server: EnvironmentServer) -> str:
+    """Return why a server that answers does not speak OpenEnv's protocol; empty if it does, or may do so later."""
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
+
+    address = server.url.replace("http", "ws", 1).rstrip("/") + "/ws"
+    try:
+        async with connect(address, open_timeout=server.message_timeout, close_timeout=1.0) as socket:
+            await socket.send(json.dumps({"type": "state"}))
+            said = await asyncio.wait_for(socket.recv(), server.message_timeout)
+    except InvalidStatus as refused:
+        status = refused.response.status_code
+        return "" if status in NOT_NOW else f"it has no WebSocket at /ws (status {status})"
+    except (InvalidMessage, InvalidHandshake) as error:
+        return f"what is at /ws is no WebSocket ({one_line(error, 100)})"
+    except TimeoutError:
+        return f"its WebSocket at /ws answers nothing within {server.message_timeout:g} s"
+    except (OSError, ConnectionClosed):
+        return ""
+    try:
+        message = json.loads(said)
+    except ValueError:
+        message = None
+    if isinstance(message, dict) and message.get("type") in ("state", "error"):
+        return ""
+    return f"its WebSocket at /ws does not answer as OpenEnv's does, but with {one_line(said, 80)}"
+
+
+def has_http_steps(server: EnvironmentServer) -> bool:
+    """Return whether a server has /reset and /step, by its OpenAPI document."""
+    import httpx
+
+    try:
+        told = httpx.get(f"{server.url}/openapi.json", timeout=server.message_timeout, follow_redirects=True).json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return False
+    paths = told.get("paths") if isinstance(told, dict) else None
+    return isinstance(paths, dict) and {"/reset", "/step"} <= paths.keys()

@@ -1,6 +1,7 @@
-"""A session with each server of a mixture, used as one.
+"""Several servers that are used as one: those of a mixture, or copies of one server.
 
-In: the server of each environment of the mixture. Out: what a pool uses in place of a `Session` and a `Breaker`.
+In: the server of each environment of the mixture, or of each copy. Out: what a pool uses in place of a `Session` and a
+`Breaker`.
 """
 
 import asyncio
@@ -13,11 +14,11 @@ from apprentice.envs.wire.session import Reply, Session, breaker_of
 from apprentice.envs.wire.waiting import wait_for
 
 
-class BreakerOfParts(Breaker):
-    """The mixture is available when all of its servers are."""
+class SeveralBreakers(Breaker):
+    """Several servers that are available when all of them are: those of a mixture by name, or copies of one by URL."""
 
-    def __init__(self, server: EnvironmentServer, say: Callable[[str], None]):
-        self.parts = {name: breaker_of(part, say) for name, part in server.parts.items()}
+    def __init__(self, servers: dict[str, EnvironmentServer], say: Callable[[str], None]):
+        self.parts = {name: breaker_of(part, say) for name, part in servers.items()}
 
     @property
     def gave_up(self) -> str | None:  # type: ignore[override]
@@ -42,7 +43,7 @@ class SessionOfParts(Session):
     def __init__(
         self,
         server: EnvironmentServer,
-        breaker: BreakerOfParts,
+        breaker: SeveralBreakers,
         lease: Callable[[EnvironmentServer], Callable[[], AbstractAsyncContextManager[Any]]],
     ):
         self.server = server
@@ -55,6 +56,12 @@ class SessionOfParts(Session):
     @property
     def is_open(self) -> bool:
         return all(session.is_open for session in self._sessions.values())
+
+    def join(self, host: Session) -> None:
+        """Take turns with `host` in the session of every part."""
+        assert isinstance(host, SessionOfParts)
+        for name, session in self._sessions.items():
+            session.join(host.part(name))
 
     @property
     def turned_away(self) -> bool:  # type: ignore[override]

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import tenacity
@@ -45,6 +45,13 @@ class EnvironmentServer(BaseModel):
     url: str = Field(default="", pattern=r"^(https?://\S+)?$")
     """URL of a server that is already running: http:// or https://; for a Space https://OWNER-NAME.hf.space. No user,
     password or query: it is written into logs."""
+    urls: list[str] = Field(default=[], exclude_if=lambda urls: not urls)
+    """In place of `url`: several copies of one server that are used as one, for servers that grant one session each."""
+    command: str = Field(default="", exclude_if=lambda command: not command)
+    """What starts the server on this machine, with {port} where it takes the port, such as `uvicorn app:app --port
+    {port}`; it stops with the run."""
+    copies: int = Field(default=1, ge=1, le=256, exclude_if=lambda copies: copies == 1)
+    """How many processes `command` starts. Each has sessions of its own."""
     image: str = Field(default="", pattern=r"^(\w[\w./:@-]*)?$")
     """Docker image; its container starts on this machine when a stage first needs it, and stops with the run."""
     local: bool | None = None
@@ -68,6 +75,18 @@ class EnvironmentServer(BaseModel):
     which may take longer for a large model. It waits for the rest of `patience` without the device and then resumes.
     A message that takes a quarter of this counts as lost."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_first_url(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (urls := given.get("urls")) and not given.get("url"):
+            return given | {"url": urls[0]}
+        return given
+
+    @field_validator("urls")
+    @classmethod
+    def _are_addresses(cls, urls: list[str]) -> list[str]:
+        return [cls(url=url).url for url in urls]
+
     @field_validator("url")
     @classmethod
     def _is_an_address(cls, url: str) -> str:
@@ -86,15 +105,22 @@ class EnvironmentServer(BaseModel):
         """Whether it runs as a child process that has not been started yet."""
         return not self.url and not self.image
 
-    def at(self, url: str) -> "EnvironmentServer":
-        """Return a copy with the URL at which this run started it; it is for this run alone."""
-        return self.model_copy(update={"url": url, "image": "", "local": None, "shared": False})
+    def at(self, url: str, *more: str) -> "EnvironmentServer":
+        """Return a copy with the URLs at which this run started it; it is for this run alone."""
+        started = {"url": url, "urls": [url, *more] if more else [], "image": "", "command": "", "local": None}
+        return self.model_copy(update=started | {"shared": False})
+
+    def each(self) -> "list[EnvironmentServer]":
+        """Return the copies of the server, each by itself."""
+        return [self.model_copy(update={"url": url, "urls": []}) for url in self.urls or [self.url]]
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> "EnvironmentServer":
-        named = {"url": self.url, "image": self.image, "local": self.local}
+        named = {"url": self.url, "image": self.image, "local": self.local, "command": self.command}
         if len(chosen := [name for name, value in named.items() if value]) > 1:
-            raise ValueError(f"{' and '.join(chosen)} exclude each other: set one of url, image, local: true")
+            raise ValueError(f"{' and '.join(chosen)} exclude each other: set one of url, image, command, local: true")
+        if self.command and "{port}" not in self.command:
+            raise ValueError("command must say where the port goes, such as: uvicorn app:app --port {port}")
         if self.local is False and not chosen:
             raise ValueError("local: false needs a url or an image")
         return self

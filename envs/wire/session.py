@@ -3,7 +3,7 @@
 In: resets and steps as plain dictionaries. Out: `Reply`.
 Why: OpenEnv's client keeps a dead socket for ever, and after a timeout every later call gets the reply of the call
 before. So any failure discards the session, and the episode is replayed on a new one: the same reset, the same actions,
-then the one that failed.
+then the one that failed. In the same way several episodes take turns in one session of a server that grants no more.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 
 from apprentice.envs.wire.metrics import count
+from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import BadReply, Reply, ServerError
 from apprentice.envs.wire.server import Breaker, EnvironmentServer, SessionLost, why
 from apprentice.envs.wire.waiting import stop_after_failing_for, wait_for
@@ -37,12 +38,25 @@ class Refused(Exception):
     """The server rejected the request: an invalid configuration, an unknown dataset."""
 
 
+class ActionRefused(ValueError):
+    """The server ends the session on an action, and again after the episode was replayed: it refuses the action."""
+
+
 class AtCapacity(Exception):
     """The server grants no further session: it accepts the connection and closes it with 1000 (OK)."""
 
 
+class WireEpisode:
+    """What puts an episode back: its reset, its actions so far, and what the server replied."""
+
+    def __init__(self, question: dict[str, Any]):
+        self.question = question
+        self.actions: list[dict[str, Any]] = []
+        self.replies: list[Reply | None] = []
+
+
 class Session:
-    """A resilient session for one caller at a time.
+    """A resilient session for one caller at a time, or for several that take turns (`join`).
 
     Args:
         breaker: Shared by the sessions of one pool; defaults to a new one.
@@ -65,8 +79,12 @@ class Session:
         self._leased: AsyncExitStack | None = None
         self._client: WireClient | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._question: dict[str, Any] = {}
-        self._actions: list[dict[str, Any]] = []
+        self._host = self
+        self._turn = asyncio.Lock()
+        self._episode = WireEpisode({})
+        self._on_server: WireEpisode | None = None
+        self._is_shared = False
+        self._ended_on: dict[str, Any] | None = None
         self._retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((OSError, EOFError)),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=5.0),
@@ -83,18 +101,30 @@ class Session:
 
     def reset(self, **question: Any) -> Reply:
         """Start the episode that `question` identifies. Raises Refused, BadReply, SessionLost."""
-        self._question, self._actions = question, []
-        return wait_for(self._exchange("reset", question))
+        self._episode = WireEpisode(question)
+        reply = wait_for(self._exchange("reset", question))
+        self._keep(reply)
+        return reply
 
     def step(self, action: dict[str, Any]) -> Reply:
-        """Send one action of the current episode. Raises Refused, BadReply, SessionLost."""
+        """Send one action of the current episode. Raises Refused, ActionRefused, BadReply, SessionLost."""
+        self._ended_on = None
         reply = wait_for(self._exchange("step", action))
-        self._actions.append(action)
+        self._episode.actions.append(action)
+        self._keep(reply)
         return reply
+
+    def _keep(self, reply: Reply) -> None:
+        self._episode.replies.append(reply if self._host._is_shared else None)
 
     def state(self) -> dict[str, Any]:
         """Return the server's state of the current episode. Raises BadReply, SessionLost."""
-        return wait_for(self._persist(self._ask_state))
+        return wait_for(self._in_turn(self._host._ask_state, self._episode))
+
+    def join(self, host: "Session") -> None:
+        """Take turns with `host` in its session: an episode is put back by its reset and its earlier actions."""
+        self._host = host
+        host._is_shared = True
 
     def wait_for_server(self) -> None:
         """Wait until the server is not known to be unavailable. Raises SessionLost."""
@@ -104,20 +134,21 @@ class Session:
         """Drop the connection; the next message opens a new one."""
 
         async def leave() -> None:
-            self._throw_away()
+            async with self._host._turn:
+                self._host._throw_away()
 
         wait_for(leave())
 
     @property
     def is_open(self) -> bool:
-        return self._client is not None
+        return self._host._client is not None
 
     def close(self) -> None:
         """Close the session on the server, if it is reachable, and release the lease."""
         wait_for(self.shut())
 
     async def shut(self) -> None:
-        """`close` for callers on the event loop."""
+        """`close` for callers on the event loop. A session that is another one's stays open for the others."""
         if self._client is not None:
             client, self._client = self._client, None
             await client.disconnect()
@@ -126,12 +157,21 @@ class Session:
             leased, self._leased = self._leased, None
             await leased.aclose()
 
+    async def release(self) -> None:
+        """Give the session back, unless others take turns in it."""
+        if not self._host._is_shared:
+            await self.shut()
+
     async def open(self, patient: bool = False) -> None:
         """Take a lease and open the session. Raises SessionLost; AtCapacity at once unless `patient`."""
-        await self._persist(self._connected, patient=patient)
+        await self._host._persist(self._host._connected, patient=patient)
 
     async def _exchange(self, kind: str, payload: dict[str, Any]) -> Reply:
-        return await self._persist(self._send, kind, payload)
+        return await self._in_turn(self._host._send, self._episode, kind, payload)
+
+    async def _in_turn(self, do: Callable[..., Any], *given: Any) -> Any:
+        async with self._host._turn:
+            return await self._host._persist(do, *given)
 
     async def _persist(self, do: Callable[..., Any], *given: Any, patient: bool = True) -> Any:
         try:
@@ -176,26 +216,37 @@ class Session:
         self._breaker.succeeded()
         return result
 
-    async def _send(self, kind: str, payload: dict[str, Any]) -> Reply:
-        client = await (self._connected() if kind == "reset" else self._in_episode())
+    async def _send(self, episode: WireEpisode, kind: str, payload: dict[str, Any]) -> Reply:
+        client = await (self._connected() if kind == "reset" else self._in_episode(episode))
+        self._on_server = episode
         try:
             return await client.ask(kind, payload)
         except ServerError as error:
-            raise meaning(error, kind) from error
+            found = meaning(error, kind)
+            if kind != "step" or not isinstance(found, ConnectionError):
+                raise found from error
+            if payload is self._ended_on:
+                self._breaker.succeeded()
+                raise ActionRefused(_refusal(error)) from error
+            self._ended_on = payload
+            raise found from error
 
-    async def _ask_state(self) -> dict[str, Any]:
-        client = await self._in_episode()
+    async def _ask_state(self, episode: WireEpisode) -> dict[str, Any]:
+        client = await self._in_episode(episode)
         try:
             return await client.ask_state()
         except ServerError as error:
             raise meaning(error, "state") from error
 
-    async def _in_episode(self) -> "WireClient":
-        """Return the connected client, on a new connection after the episode so far was replayed."""
+    async def _in_episode(self, episode: WireEpisode) -> "WireClient":
+        """Return the connected client; on a new connection, or after another episode's turn, the episode so far was
+        replayed."""
         is_new = self._client is None
         client = await self._connected()
-        if is_new:
-            await self._rebuild(client)
+        if is_new or self._on_server is not episode:
+            self._on_server = None
+            await self._rebuild(client, episode)
+            self._on_server = episode
         return client
 
     async def _connected(self) -> "WireClient":
@@ -211,17 +262,22 @@ class Session:
             self._client = await connect(self.server)
         return self._client
 
-    async def _rebuild(self, client: "WireClient") -> None:
-        """Replay the episode so far on a new server session."""
+    async def _rebuild(self, client: "WireClient", episode: WireEpisode) -> None:
+        """Replay the episode so far. Raises BadReply if another one's turn came between, and a reply is another one."""
         try:
-            await client.ask("reset", self._question)
-            for action in self._actions:
-                await client.ask("step", action)
+            replies = [await client.ask("reset", episode.question)]
+            replies += [await client.ask("step", action) for action in episode.actions]
         except (BadReply, ServerError) as error:  # the server accepted all of this before
             raise ConnectionError(f"the episode could not be replayed on a new session: {error}") from error
+        if self._is_shared:
+            count("replayed", len(replies))
+            for then, now in zip(episode.replies, replies, strict=False):
+                if differs := difference(then, now):
+                    raise BadReply(f"the server replies otherwise when an episode is replayed: {differs}")
 
     def _throw_away(self) -> None:
         """Disconnect in the background: closing a connection to a server that hangs takes long."""
+        self._on_server = None
         if self._client is not None:
             count("reconnects")
             leaving = asyncio.create_task(self._client.disconnect())
@@ -247,6 +303,14 @@ def meaning(error: ServerError, kind: str) -> Exception:
     if error.code == "EXECUTION_ERROR":
         return BadReply(f"{CRASHED}: {error}")
     return ConnectionError(str(error))
+
+
+def _refusal(error: ServerError) -> str:
+    """Return what the player reads. openenv-core 0.3 cannot send the error of an action's validator."""
+    said = str(error)
+    if "serialize" in said:
+        return "The environment refuses this action: its values are not allowed."
+    return f"The environment refuses this action: {said}"
 
 
 async def connect(server: EnvironmentServer) -> "WireClient":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from apprentice.envs.catalog import known, part_of
-from apprentice.envs.wire.metadata import metadata_of
+from apprentice.envs.wire.metadata import has_http_steps, metadata_of, why_foreign
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer, Space
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
@@ -53,7 +53,17 @@ def answers(server: EnvironmentServer) -> CheckResult:
         return asleep._replace(may_pass=True)
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
         return failed(f"/health is not that of an OpenEnv server (status {answer.status_code})", no_server)
+    if foreign := wait_for(why_foreign(server)):
+        over_http = "; it takes /reset and /step over HTTP, without sessions" if has_http_steps(server) else ""
+        return failed(f"{foreign}{over_http}", OLDER)
     return passed("it answers")
+
+
+OLDER = (
+    "Episodes are played over OpenEnv's WebSocket. Such a server was made by hand, by an openenv-core that is too "
+    "old, or speaks a protocol of its own: serve its environment with create_app of openenv-core 0.2 or newer."
+)
+"""What to do about a server that answers, but not by OpenEnv's protocol."""
 
 
 @check("health", "error", STOPS, quick=True)
@@ -64,8 +74,9 @@ def health(subject: Subject) -> CheckResult:
 @check("sessions", "error", "GRPO needs a session for each rollout of a step; an evaluation waits.", quick=True)
 def sessions(subject: Subject) -> CheckResult:
     """Open as many sessions as are needed; those granted stay open."""
-    impatient = subject.server.model_copy(update={"patience": min(PATIENCE, subject.server.patience)})
-    subject.sessions = [Recorded(impatient) for _ in range(max(2, *subject.needs))]
+    copies = [each.model_copy(update={"patience": min(PATIENCE, each.patience)}) for each in subject.server.each()]
+    count = max(2, *subject.needs)
+    subject.sessions = [Recorded(copies[place % len(copies)]) for place in range(count)]
     trouble = wait_for(_open(subject.sessions))
     opened = [session for session in subject.sessions if session.is_open]
     subject.is_full = len(opened) < len(subject.sessions) and not trouble
@@ -190,14 +201,17 @@ def _counted(granted: int, needs: Needs, trouble: str) -> CheckResult:
         fix = "See the server's log, make sure that it is an OpenEnv server, and check again."
         return failed(found, fix, severity="note" if granted >= max(needs.train, 1) else None)
     found = f"it grants {granted}; {needs}"
-    fix = f"Raise max_concurrent_envs on the server (MAX_CONCURRENT_ENVS={most}; env serve --max-sessions {most})"
+    fix = (
+        f"Raise the server's limit: create_app(…, max_concurrent_envs={most}), MAX_CONCURRENT_ENVS={most} where it "
+        f"reads that, env serve --max-sessions {most}"
+    )
     if granted == 1:
         fix = f"Let its class set SUPPORTS_CONCURRENT_SESSIONS if episodes share no state; {fix[0].lower()}{fix[1:]}"
-    if granted < needs.train:
-        lower = "lower grpo.batch_size × grpo.gradient_accumulation, or wait until other runs finish"
-        return failed(found, f"{fix}, {lower}.")
     if not granted:
         return failed(found, f"{fix}, or wait until other runs finish.")
+    if granted < needs.train:
+        turns = f"the {needs.train} rollouts of a step take turns, each put back by a reset and its earlier actions"
+        return failed(f"{found}; {turns}", f"{fix}, or name several copies (server.urls).", severity="note")
     return failed(found, f"{fix}; with fewer sessions a run is slower.", severity="note")
 
 

@@ -188,7 +188,7 @@ class Recorded(Session):
     @property
     def actions(self) -> list[dict[str, Any]]:
         """The actions of the running episode, as they were sent."""
-        return self._actions
+        return self._episode.actions
 
     def ask(self, action: dict[str, Any]) -> Reply:
         """Send an action as it is, once, without recovery. Raises ServerError, BadReply, OSError, EOFError."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from apprentice.envs.base import tool_names
 from apprentice.envs.catalog import (
+    ANY,
     EnvironmentSpec,
     ExtraMissing,
     add_folder,
@@ -297,11 +298,10 @@ def chosen_for(
 
 
 def _named_by(server: EnvironmentServer) -> str:
+    """Return the environment that plays a server: one of this project's, by the server's own name, or the adapter."""
     if (name := known_as(calls_itself(server))) is not None:
         return name
     trouble = answers(server)
     if trouble.status == "failed":
         raise Stop(f"{server.url}: {trouble.found}.", trouble.remedy)
-    raise Stop(
-        f"{server.url} does not report which environment it serves.", "Pass --environment NAME, or --recipe FILE."
-    )
+    return ANY

@@ -32,7 +32,7 @@ from apprentice.tasks.analysis.comparison import (
 )
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.ending import as_markdown, unclean
+from apprentice.tasks.analysis.ending import as_markdown, tries_of, unclean
 from apprentice.tasks.analysis.kinds import text_of_turns
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.engine.stage import Drawn
@@ -211,6 +211,8 @@ def _hours(seconds: float) -> str:
 
 
 def _contamination(found: Contamination) -> str:
+    if found.repeated:
+        return f"The evaluation's answers are {tries_of(found)}. Nothing is claimed of other questions."
     learned_from = found.learned_from.items()
     learned = " and ".join(f"{named(name)} learned from {count} seeds" for name, count in learned_from)
     return (

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs, levels_of
+from apprentice.flows.recipe.windows import BLOCK, seed_windows
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
@@ -45,8 +46,6 @@ from apprentice.tasks.settings.training import TrainerSpec
 
 TRAINING_SECTIONS = models_of_a_run()[1:]
 """The sections that train a model, in their order; each can be turned off."""
-BLOCK = 100_000_000
-"""Distance in seeds between the windows of two purposes."""
 LONG_RUN = 3 * BLOCK - SHIFT
 """First seed of the window that no gate reads: the last part of the block of evaluations."""
 
@@ -93,12 +92,7 @@ class Recipe(BaseModel):
 
     def seed_windows(self) -> SeedWindows:
         """Return the seeds of each purpose, with the starts that the recipe leaves out."""
-        windows = {}
-        for block, (purpose, window) in enumerate(self.windows):
-            moved = 0 if purpose == "evaluate" else self.seed * SHIFT
-            start = block * BLOCK + moved if window.start is None else window.start
-            windows[purpose] = Window(start=start, size=window.size)
-        return SeedWindows(**windows)
+        return seed_windows(self.windows, self.seed, self.environment.questions)
 
     def at_revision(self, named: str) -> "Recipe":
         """Return the recipe for a revision of its environment's server: `revision`, or `owner/space@revision`.

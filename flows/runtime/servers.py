@@ -21,8 +21,10 @@ from apprentice.envs.serving.process import PORT, USER, ContainerFailed, contain
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
+from apprentice.flows.audit.connection import answers
 from apprentice.flows.recipe.loading import recipe_text
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.windows import sampled_where_repeated
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.cards.card import write_card
@@ -192,8 +194,10 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
     for guard in recipe.guards:
         whole = completed(guard.environment, recipe.server_of(guard.environment.name))
         guards.append(guard.model_copy(update={"environment": whole}))
+    environment = completed(recipe.environment, recipe.server)
     changed = dict(
-        environment=completed(recipe.environment, recipe.server),
+        environment=environment,
+        evaluate=sampled_where_repeated(recipe.evaluate, environment),
         **{name: spec.with_levels(rungs) for name, spec in trainings.items() if spec},
         guards=guards,
         improve=recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
@@ -220,7 +224,10 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
 
 
 def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
-    session = Session(server)
+    answered = answers(server)
+    if answered.status == "failed" and not answered.may_pass:
+        raise Stop(f"{server.url} cannot be played: {answered.found}.", answered.remedy)
+    session = Session(server.each()[0])
     try:
         settings = environment_class(spec.name).completed(spec.settings, session)
     except (ValueError, Refused, BadReply, SessionLost) as error:

@@ -202,6 +202,12 @@ def compared(ends: Iterable[Comparison], settings: list[dict[str, str]]) -> str:
     return " ".join([*said, what])
 
 
+def tries_of(shared: Contamination) -> str:
+    """What an evaluation asked where there are so few questions that training asked the same ones."""
+    few = "the one task" if shared.repeated == 1 else f"the {shared.repeated:,} tasks"
+    return f"tries of {few} that it was trained on"
+
+
 def _better_of(each: Comparison) -> str:
     low, high = each.ci
     by = f"{points(abs(each.delta))} ({points(low)} to {points(high)} for {each.to})"
@@ -215,6 +221,7 @@ def _reached(verdict: Judgement, decision: GateDecision) -> str:
     model, floor = verdict.models.last, decision.floor
     low, high = model.ci["accuracy"]
     unseen = "unseen questions" if verdict.contamination.clean else "questions that training has partly seen"
+    unseen = tries_of(verdict.contamination) if verdict.contamination.repeated else unseen
     reached = f"{model.accuracy:.1%} of {model.n:,} {unseen} ({low:.1%} to {high:.1%})"
     said = f"{named(verdict.models.last_name)} answers {reached}"
     if floor is None:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
-from apprentice.tasks.analysis.ending import as_markdown, ending, read_decision, read_verdict, unclean
+from apprentice.tasks.analysis.ending import as_markdown, ending, read_decision, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository
@@ -394,7 +394,19 @@ def _question(made: Node) -> tuple[int, str]:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
-FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, taught_on, unclean)
+FUNCTIONS += (
+    markdown_table,
+    meaning_of,
+    pformat,
+    played_by,
+    rung_of,
+    shown,
+    table,
+    taught_by,
+    taught_on,
+    tries_of,
+    unclean,
+)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
 PAGES.globals |= {each.__name__: each for each in FUNCTIONS}

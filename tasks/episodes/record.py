@@ -359,6 +359,17 @@ def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
     return [row for row in read_rows(folder / "questions.jsonl") if row["purpose"] == purpose]
 
 
+def held_out_texts(folder: Path) -> set[str]:
+    """The normalized questions of the evaluation that training may not have: none where there are so few questions that
+    both ask the same ones."""
+    evaluated: set[str] = set()
+    trained: set[str] = set()
+    for row in read_rows(folder / "questions.jsonl"):
+        if row["used"]:
+            (evaluated if row["purpose"] == "evaluate" else trained).add(same_text(row["question"]))
+    return evaluated - trained
+
+
 def used_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
     """The rows of one purpose that are asked."""
     return [row for row in read_questions(folder, purpose) if row["used"]]

@@ -124,6 +124,8 @@ class Contamination(Content):
     limit: float = 0.0
     clean: bool
     """Whether it is no more than the recipe allows. If not, nothing is compared."""
+    repeated: int = Field(default=0, exclude_if=lambda repeated: not repeated)
+    """How many questions there are, where training and evaluation are tries of the same few; 0 otherwise."""
 
 
 class Curves(Content):

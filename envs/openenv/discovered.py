@@ -7,18 +7,16 @@ has them without a connection. A recipe leaves them out: they are read from the 
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import cache
-from types import MethodType
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
-from apprentice.envs.mcp.tools import ListedTool, functions_of
+from apprentice.envs.openenv.tools import ListedTool, tool_of
+from apprentice.envs.reward import ROUNDING
 from apprentice.envs.tools import Tool
-from apprentice.envs.wire.reply import BadReply, Reply
-from apprentice.envs.wire.session import Refused, Session
+from apprentice.envs.wire.reply import BadReply, Reply, one_line
+from apprentice.envs.wire.session import CRASHED, Refused, Session
 
 LIST = {"type": "list_tools"}
 INFRASTRUCTURE = ("timeout", "transport_error")
@@ -32,6 +30,10 @@ class DiscoveredSettings(EnvironmentSettings):
     """The system prompt."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest reward of an episode. The rewards are divided by the highest, since 1.0 counts as solved."""
+    scale: tuple[float, float] | None = Field(default=None, exclude_if=lambda scale: scale is None)
+    """The rewards that become 0.0 and 1.0, in place of `reward_range`; what lies beyond them counts as the nearer one.
+    For rewards that are never exactly the highest of their range: [0.01, 0.99], or [-5, 12], where 12 counts as
+    solved. Where neither is given, it is learned from the teacher's first episodes."""
     max_turns: int = Field(default=10, ge=1, le=1000)
     """Turns after which an episode ends, if the server does not end it."""
     tools: list[ListedTool] = Field(default_factory=list)
@@ -43,7 +45,17 @@ class DiscoveredSettings(EnvironmentSettings):
     @classmethod
     def _is_a_range(cls, given: tuple[float, float]) -> tuple[float, float]:
         if not given[0] < given[1] or given[1] <= 0:
-            raise ValueError("reward_range is the lowest and the highest reward, and the highest is above 0")
+            raise ValueError(
+                "reward_range is the lowest and the highest reward, and the highest is above 0; for other rewards say "
+                "with `scale` which count as 0 and as 1"
+            )
+        return given
+
+    @field_validator("scale")
+    @classmethod
+    def _rises(cls, given: tuple[float, float] | None) -> tuple[float, float] | None:
+        if given is not None and not given[0] < given[1]:
+            raise ValueError("scale is the reward that counts as 0, and then a higher one that counts as 1")
         return given
 
     @field_validator("tools")
@@ -53,7 +65,7 @@ class DiscoveredSettings(EnvironmentSettings):
 
 
 class DiscoveredEnvironment(ToolEnvironment):
-    """Plays the tools in its settings."""
+    """Plays the tools in its settings, by OpenEnv's messages for MCP tools."""
 
     Settings: ClassVar[type[DiscoveredSettings]]  # pyright: ignore[reportIncompatibleVariableOverride]
     discovered: ClassVar[tuple[str, ...]] = ("tools",)
@@ -63,8 +75,11 @@ class DiscoveredEnvironment(ToolEnvironment):
     def __init__(self, settings: DiscoveredSettings, session: Session | None = None):
         super().__init__(settings, session)
         low, high = settings.reward_range
-        self.reward_range = low / high, 1.0
+        self.reward_range = (0.0, 1.0) if settings.scale else (low / high, 1.0)
+        self.bounded = settings.scale is not None or "reward_range" in settings.model_fields_set
+        self.unfinished = None if self.bounded else 0.0
         self._rewards: list[float] = []
+        self._crashed_on: set[str] = set()
 
     @property
     def instructions(self) -> str:
@@ -76,8 +91,7 @@ class DiscoveredEnvironment(ToolEnvironment):
 
     def declared_tools(self) -> list[Tool]:
         """The tools in the settings."""
-        functions = _functions(json.dumps([tool.model_dump() for tool in self.settings.tools]))
-        return [Tool.of(MethodType(each, self)) for each in sorted(functions, key=lambda each: each.__name__)]
+        return [tool_of(each, self.call_tool) for each in self.settings.tools]
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The question that the server asks under `seed`."""
@@ -89,11 +103,11 @@ class DiscoveredEnvironment(ToolEnvironment):
 
     def _begin(self, seed: int) -> Reply:
         self._rewards = []
-        return self.session.reset(seed=seed, **self._asked(seed))
+        return self.session.reset(**{"seed": seed} | self._asked(seed))
 
     @abstractmethod
     def _asked(self, seed: int) -> dict[str, Any]:
-        """What a reset sends besides the seed."""
+        """What a reset sends besides the seed, or in its place."""
 
     @abstractmethod
     def _question_in(self, reply: Reply) -> str:
@@ -129,41 +143,63 @@ class DiscoveredEnvironment(ToolEnvironment):
             raise BadReply("it is no environment of MCP tools: it lists none")
         return sorted(tools, key=lambda tool: tool.name)
 
-    def call_tool(self, name: str, arguments: dict[str, Any]) -> str:
+    def call_tool(self, tool: ListedTool, arguments: dict[str, Any]) -> str:
         """The tool's answer as text. Raises ValueError (the model sees it), BadReply, SessionLost."""
-        reply = self.session.step({"type": "call_tool", "tool_name": name, "arguments": arguments})
+        reply = self._acted({"type": "call_tool", "tool_name": tool.name, "arguments": arguments})
         error = reply.find(dict, "error")
         if error and error.get("error_type") in INFRASTRUCTURE:
-            raise BadReply(f"the tool {name} failed: {error.get('message')}")
+            raise BadReply(f"the tool {tool.name} failed: {error.get('message')}")
+        self._take(reply)
+        if error:
+            raise ValueError(str(error.get("message")))
+        return text_of(reply.observation.get("result"))
+
+    def _acted(self, action: dict[str, Any]) -> Reply:
+        """The reply to an action. Raises ValueError where the server crashes on it, and again in a replay: that is how
+        many servers refuse an action. Raises BadReply, SessionLost."""
+        place = json.dumps([len(self._rewards), action], sort_keys=True)
+        try:
+            return self.session.step(action)
+        except BadReply as bad:
+            if not str(bad).startswith(CRASHED):
+                raise
+            if place not in self._crashed_on:
+                self._crashed_on.add(place)
+                raise
+            self.session.renew()  # the crash may have left half of a step behind
+            raise ValueError(one_line(str(bad).removeprefix(f"{CRASHED}: "))) from bad
+
+    def _take(self, reply: Reply) -> None:
+        """Notes the reward, and whether the episode has ended. Raises BadReply if it did so without any reward."""
         if reply.reward is not None:
             self._rewards.append(reply.reward)
-            self.reward = self._counted(self._rewards) / self.settings.reward_range[1]
+            self.reward = self._scaled(self._counted(self._rewards))
         if reply.done and not self._rewards:
             raise BadReply("the episode ended without a reward")
         self.done = reply.done
-        if error:
-            raise ValueError(str(error.get("message")))
-        return _text_of(reply.observation.get("result"))
+
+    def _scaled(self, reward: float) -> float:
+        if self.settings.scale is None:
+            return reward / self.settings.reward_range[1]
+        low, high = self.settings.scale
+        share = (reward - low) / (high - low)
+        return 1.0 if share >= 1.0 - ROUNDING else max(share, 0.0)
 
     @classmethod
     def completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:
-        """Raises ValueError where the server's tools cannot be methods; Refused, BadReply, SessionLost."""
+        """Raises ValueError where the server's tools cannot be shown; Refused, BadReply, SessionLost."""
         environment = cls(cls.Settings.model_validate(settings), session)
         reply = environment._begin(0)
-        environment._question_in(reply)
-        tools = {"tools": [tool.model_dump() for tool in environment._listed()]}
-        told = environment._discovered_in(reply) | settings | tools
-        whole = cls.Settings.model_validate(told)
+        told = environment._discovered_in(reply) | settings
+        environment = cls(cls.Settings.model_validate(told), session)
+        environment._question_in(environment._begin(0))
+        tools = settings.get("tools") or [tool.model_dump() for tool in environment._listed()]
+        whole = cls.Settings.model_validate(told | {"tools": tools})
         cls(whole).declared_tools()  # what cannot be rendered is found here
-        return told
+        return told | {"tools": tools}
 
 
-@cache  # one function for one tool, so that its schema is made once
-def _functions(tools: str) -> list[Callable[..., str]]:
-    return functions_of(TypeAdapter(list[ListedTool]).validate_json(tools), lambda self, *call: self.call_tool(*call))
-
-
-def _text_of(result: Any) -> str:
+def text_of(result: Any) -> str:
     """What a tool answered: the texts of an MCP result or of ORS's blocks, anything else as JSON."""
     parts = result.get("content", result.get("blocks")) if isinstance(result, dict) else None
     if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):

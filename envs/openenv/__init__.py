@@ -1,0 +1,1 @@
+"""Any OpenEnv environment on a server that somebody else runs, with typed actions or with MCP tools."""

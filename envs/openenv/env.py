@@ -1,0 +1,154 @@
+"""Any OpenEnv environment, by its address alone: typed actions, or MCP tools as of OpenEnv's `MCPEnvironment`.
+
+In: which parts of a reset's reply are the question, what a reset sends, which rewards count. Out: the server's actions
+or tools as tools. The server's `/schema` says which of both it has.
+
+A seed is a question. Where the server's resets take no seed, it is a row of `tasks`; with `one_task` there is one
+question, of which every seed is another try.
+"""
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from apprentice.envs.openenv import observation
+from apprentice.envs.openenv.discovered import DiscoveredEnvironment, DiscoveredSettings
+from apprentice.envs.openenv.tasks import MOST_TASKS, rows_of
+from apprentice.envs.openenv.tools import ListedTool, tools_of_action
+from apprentice.envs.wire.metadata import action_of, metadata_of
+from apprentice.envs.wire.passing import passing
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.waiting import wait_for
+
+MCP = {"tool_name", "arguments"}
+"""Fields of OpenEnv's action that calls an MCP tool."""
+FEW = 12
+"""Most different values of a task's field that make slices of an evaluation."""
+
+
+class Settings(DiscoveredSettings):
+    """What a recipe says about an environment that it knows by its server only."""
+
+    actions: Literal["mcp", "typed"] | None = Field(default=None, exclude_if=lambda actions: actions is None)
+    """Whether a call is one of OpenEnv's for MCP tools, or an action of the environment's own class. Filled in."""
+    question: list[str] = Field(default_factory=list)
+    """Where the question is in the observation of a reset, such as [metadata.prompt.0.content], or in the session's
+    state, such as [state.current_question]; several parts are joined. By default all of the observation, and for MCP
+    tools its one text."""
+    reply: list[str] = Field(default_factory=list, exclude_if=lambda reply: not reply)
+    """Which parts of an observation answer an action, such as [board, legal_moves]. By default all of them."""
+    passing: list[str] = Field(default_factory=list, exclude_if=lambda passing: not passing)
+    """What changes on every reset of one question, such as [episode_id], and is left out. Filled in."""
+    reset: dict[str, Any] = Field(default_factory=dict)
+    """What a reset sends besides the seed, such as {difficulty: hard}."""
+    seed_as: str = ""
+    """Another name under which a reset sends the seed, for servers that take the index of a task: `index`."""
+    tasks: list[dict[str, Any]] = Field(default_factory=list, exclude_if=lambda tasks: not tasks)
+    """For servers that take a task by its name: what each reset sends, such as [{task_id: easy}, {task_id: hard}], or
+    a file of JSON lines with as much in each. The seed is the number of the row."""
+    one_task: bool = Field(default=False, exclude_if=lambda one_task: not one_task)
+    """For servers that always begin with the same start: there is one question, and each seed is another try."""
+    reward: Literal["last", "sum"] = "last"
+    """Which of an episode's rewards count: the last one, or their sum."""
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _may_be_a_file(cls, given: Any) -> Any:
+        return rows_of(given)
+
+    @model_validator(mode="after")
+    def _has_one_kind_of_start(self) -> "Settings":
+        if self.one_task and self.tasks:
+            raise ValueError("one_task and tasks exclude each other: with one row in tasks there is one task")
+        if len(self.tasks) > MOST_TASKS:
+            raise ValueError(f"tasks has {len(self.tasks):,} rows; at most {MOST_TASKS:,} are part of a key")
+        return self
+
+
+class Environment(DiscoveredEnvironment):
+    """Plays on a server at the recipe's URL."""
+
+    Settings = Settings
+    version = "2"
+    settings: Settings
+
+    @classmethod
+    def questions_under(cls, settings: dict[str, Any]) -> int | None:
+        """1 with `one_task`, else the rows of `tasks`; None without both."""
+        return 1 if settings.get("one_task") else len(rows_of(settings.get("tasks") or [])) or None
+
+    def slices(self, seed: int, question: str) -> dict[str, int | str]:
+        """The fields of the task's row that few rows differ in."""
+        rows = self.settings.tasks
+        if not rows:
+            return {}
+        own = rows[seed % len(rows)]
+        return {
+            name: value
+            for name, value in own.items()
+            if isinstance(value, str | int) and 1 < len({json.dumps(row.get(name)) for row in rows}) <= FEW
+        }
+
+    def _asked(self, seed: int) -> dict[str, Any]:
+        own = self.settings
+        if own.one_task:
+            return {"seed": 0} | own.reset
+        if own.tasks:
+            row = seed % len(own.tasks)
+            return {"seed": row} | own.reset | own.tasks[row]
+        return own.reset | ({own.seed_as: seed} if own.seed_as else {})
+
+    def _question_in(self, reply: Reply) -> str:
+        """Raises BadReply where it is not said which text is the question."""
+        own = self.settings
+        if own.question:
+            return observation.at(own.question, reply, self.session.state, own.passing)
+        if own.actions == "typed":
+            shown = observation.whole(reply.observation, own.passing)
+        else:
+            texts = [path for path in observation.texts_in(reply.observation) if not path.startswith("metadata.")]
+            shown = observation.at(texts, reply, dict, own.passing) if len(texts) == 1 else ""
+        if not shown:
+            raise observation.unclear(reply, self._state())
+        return shown
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            return self.session.state()
+        except BadReply:
+            return {}
+
+    def _discovered_in(self, reply: Reply) -> dict[str, Any]:
+        server = self.session.server
+        again = self._begin(0)
+        found: dict[str, Any] = {"served_by": " ".join(metadata_of(server)).strip()}
+        if differ := passing(reply.observation, again.observation):
+            found["passing"] = differ
+        if self._action() is not None:
+            found["actions"] = "typed"
+        return found
+
+    def _action(self) -> dict[str, Any] | None:
+        """The schema of the server's own action; None where it plays MCP tools, or does not say."""
+        schema = wait_for(action_of(self.session.server))
+        return None if schema is None or schema.get("properties", {}).keys() >= MCP else schema
+
+    def _listed(self) -> list[ListedTool]:
+        if self.settings.actions != "typed":
+            return super()._listed()
+        if (schema := self._action()) is None or not (tools := tools_of_action(schema)):
+            raise BadReply("its /schema says nothing of its actions any more")
+        return tools
+
+    def call_tool(self, tool: ListedTool, arguments: dict[str, Any]) -> str:
+        """What the environment shows after the action or the call. Raises ValueError (the model sees it), BadReply,
+        SessionLost."""
+        own = self.settings
+        if own.actions != "typed":
+            return super().call_tool(tool, arguments)
+        reply = self._acted(tool.fixed | arguments)
+        self._take(reply)
+        if own.reply:
+            return observation.at(own.reply, reply, self.session.state, own.passing)
+        return observation.whole(reply.observation, own.passing) or "{}"

@@ -1,0 +1,56 @@
+"""What changes on every reset of one question and is no part of it: ids and times.
+
+In: two replies that should be equal. Out: which parts differ, with and without such values.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from apprentice.envs.wire.reply import Reply, one_line
+
+NAMES = re.compile(r"(^|[_.])(id|uuid|guid|timestamp|time|created_at|updated_at|session)$", re.IGNORECASE)
+"""Names of values that may change on every reset of one question."""
+TOKENS = re.compile(
+    r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b"  # a UUID
+    r"|\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{8,}\b"  # a hash
+    r"|\b1[6-9]\d{8}(?:\.\d+)?\b"  # the seconds since 1970
+    r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b"
+)
+"""Texts that may change on every reset of one question."""
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path of every value that is no object and no list, and the value."""
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, each in items:
+            yield from leaves(each, f"{path}.{name}" if path else str(name))
+    else:
+        yield path, value
+
+
+def masked(value: Any) -> Any:
+    """Return a text without ids and times, and any other value as it is."""
+    return TOKENS.sub("…", value) if isinstance(value, str) else value
+
+
+def passing(first: Any, second: Any) -> list[str]:
+    """Return the paths of what differs between two replies though it says the same: ids and times."""
+    one, other = dict(leaves(first)), dict(leaves(second))
+    differ = [path for path, value in other.items() if path in one and one[path] != value]
+    return [path for path in differ if NAMES.search(path) or masked(one[path]) == masked(other[path])]
+
+
+def difference(then: Reply | None, now: Reply) -> str:
+    """Return how two replies differ in more than ids and times; empty if they do not, or one was not kept."""
+    if then is None or then == now:
+        return ""
+    if (then.reward, then.done) != (now.reward, now.done):
+        return f"reward {now.reward}, done {now.done} in place of {then.reward}, {then.done}"
+    alike = passing(then.observation, now.observation)
+    one, other = ({p: v for p, v in leaves(each.observation) if p not in alike} for each in (then, now))
+    path = next((path for path in {**one, **other} if one.get(path) != other.get(path)), None)
+    if path is None:
+        return ""
+    return f"{path} is {one_line(repr(other.get(path)), 80)} in place of {one_line(repr(one.get(path)), 80)}"
