@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Any, Literal
 from uuid import uuid4
@@ -59,7 +59,7 @@ def local_server(module: str, *arguments: str, hash_seed: int = 0) -> Iterator[s
             url, printed = _address(process.stdout)
             if not url:
                 code = process.wait()
-                why = _last_line(errors) or (f": {printed[-1][:300]}" if printed else "")
+                why = last_line(errors) or (f": {printed[-1][:300]}" if printed else "")
                 raise ServerFailed(f"{module} exited with code {code}{why}")
             yield url
         finally:
@@ -85,7 +85,7 @@ def _address(output: IO[str]) -> tuple[str, list[str]]:
     return "", printed
 
 
-def _last_line(errors: IO[bytes]) -> str:
+def last_line(errors: IO[bytes]) -> str:
     """Return the last line that a server wrote to standard error: the exception that ended it."""
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - 65536))
@@ -190,28 +190,39 @@ def _started(image: str, name: str, sessions: int, patience: float) -> str:
     if started.returncode:
         raise ContainerFailed(f"the image {image} does not start: {_last_words(started)}")
     url = f"http://{_docker('port', name, f'{PORT}/tcp').stdout.strip()}"
-    look = tenacity.Retrying(
-        retry=tenacity.retry_if_result(lambda state: state == "starting"),
-        wait=tenacity.wait_fixed(LOOK_S),
-        stop=tenacity.stop_after_delay(patience),
-        retry_error_callback=lambda _: "starting",
-    )
-    if (state := look(_state, name, url)) == "ready":
+    if (state := when_ready(url, lambda answers: _state(name, answers), patience)) == "ready":
         return url
     how = "exited at startup" if state == "exited" else f"did not answer for {patience:.0f} s"
     raise ContainerFailed(f"the server of {image} {how}: {_last_words(_docker('logs', '--tail', '5', name))}")
 
 
-def _state(name: str, url: str) -> State:
-    import httpx
-
+def _state(name: str, answers: bool) -> State:
     if _docker("inspect", "--format", "{{.State.Running}}", name).stdout.strip() != "true":
         return "exited"
-    try:
-        answer = httpx.get(f"{url}/health", timeout=2, trust_env=False)  # not through a proxy
-    except httpx.TransportError:
-        return "starting"
-    return "ready" if answer.is_success else "starting"
+    return "ready" if answers else "starting"
+
+
+def when_ready(url: str, state: Callable[[bool], State], patience: float) -> State:
+    """Return `ready` once a server answers; what it is where it exited, or does not answer for `patience` seconds.
+
+    Args:
+        state: Is told whether /health answers.
+    """
+    import httpx
+
+    def look() -> State:
+        try:
+            answer = httpx.get(f"{url}/health", timeout=2, trust_env=False)  # not through a proxy
+        except httpx.TransportError:
+            return state(False)
+        return state(answer.is_success)
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_result(lambda found: found == "starting"),
+        wait=tenacity.wait_fixed(LOOK_S),
+        stop=tenacity.stop_after_delay(patience),
+        retry_error_callback=lambda _: "starting",
+    )(look)
 
 
 def _remove_leftovers() -> bool:

@@ -103,7 +103,7 @@ class EnvironmentServer(BaseModel):
     @property
     def is_local(self) -> bool:
         """Whether it runs as a child process that has not been started yet."""
-        return not self.url and not self.image
+        return not self.url and not self.image and not self.command
 
     def at(self, url: str, *more: str) -> "EnvironmentServer":
         """Return a copy with the URLs at which this run started it; it is for this run alone."""

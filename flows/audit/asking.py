@@ -13,8 +13,10 @@ from statistics import mean, median
 from typing import Any
 
 from apprentice.envs.catalog import part_of
+from apprentice.envs.openenv.discovered import DiscoveredEnvironment as Adapter
 from apprentice.envs.player import Player
-from apprentice.envs.wire.reply import BadReply
+from apprentice.envs.wire.passing import NAMES, difference, leaves, masked
+from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.subject import (
     AuditedEpisode,
@@ -35,8 +37,13 @@ from apprentice.tasks.episodes.texts import same_text
 
 OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."
 IGNORES_SEEDS = (
-    "A question is its seed, so a server that ignores seeds cannot be used: take one whose reset draws the question "
-    "from the seed, or serve its source with such a reset."
+    "A question is its seed, so a server that ignores seeds cannot be used. If its reset takes a task by its name, "
+    "list them: environment.tasks: [{task_id: …}, …]. Else its author can draw the start from the seed: "
+    "def reset(self, seed=None, …), and random.Random(seed) in place of random."
+)
+ONE = (
+    "If it always begins with the same start, say so: environment.one_task: true trains on that one. If its reset "
+    "takes a task by its name, list them: environment.tasks: [{task_id: …}, …]."
 )
 DISTINCT = 0.2
 """Share of the seeds that must have a question of their own."""
@@ -79,18 +86,54 @@ def repeat(subject: Subject) -> CheckResult:
     assert subject.seen is not None
     asked = [dict(zip(subject.seeds, each, strict=True)) for each in (subject.seen.questions, subject.seen.again)]
     if found := list(differing(*asked)):
-        return failed("the same seed gave two different questions", _seeded(subject), *found[:1])
+        said = "the same seed gave two different questions"
+        if len(set(asked[0].values()) | set(asked[1].values())) == 2 * len(subject.seeds):
+            said = f"{said}: each reset draws a new start, or counts on, whatever seed it is given"
+        return failed(said, _seeded(subject), *found[:1])
+    if hidden := _hidden_draw(subject):
+        said = "the same seed gave the same question, but not the same episode"
+        return failed(said, _seeded(subject), hidden)
     return passed("the same seed gave the same question in two sessions")
+
+
+def _hidden_draw(subject: Subject) -> Evidence | None:
+    """Return what differs between two episodes of one seed though their question does not, such as a secret word: a
+    text of the state, or a reply to the same calls. None if nothing does; only of a server of somebody else's."""
+    if not isinstance(subject.players[0].environment, Adapter) or len(subject.sessions) < 2:
+        return None
+    seed, states = subject.seeds[0], []
+    for place in (0, 1):
+        subject.question(seed, place)
+        try:
+            told = dict(leaves(subject.sessions[place].state()))
+        except BadReply:  # a server need not tell its state
+            told = {}
+        states.append({path: masked(each) for path, each in told.items() if isinstance(each, str)})
+    for path in states[0].keys() & states[1].keys():
+        if states[0][path] != states[1][path] and not NAMES.search(path):
+            shown = [one_line(states[place][path], 100) for place in (0, 1)]
+            return Evidence(seed, (), f"state.{path} is {shown[0]!r}, and then {shown[1]!r}")
+    assert subject.seen is not None
+    first = subject.seen.played[0]
+    replies = []
+    for place in (0, 1):
+        play(subject.players[place], first.seed, replayed(first.calls))
+        replies.append(subject.sessions[place].replies)
+    differ = (found for then, now in zip(*replies, strict=False) if (found := difference(then, now)))
+    return next((Evidence(first.seed, first.calls, each) for each in differ), None)
 
 
 @check("seeds.ignored", "error", "All episodes have one question: the evaluation measures what was trained.", True)
 def ignored(subject: Subject) -> CheckResult:
     assert subject.seen is not None
     questions = subject.seen.questions
+    if subject.spec.questions == 1:
+        return passed("there is one question, of which every seed is another try")
     if len(set(questions)) > 1 or len(questions) == 1:
         return passed("other seeds gave other questions")
     shown = [Evidence(seed, (), repr(questions[0])) for seed in subject.seeds[:2]]
-    return failed(f"{len(questions)} seeds gave the same question", _seeded(subject), *shown)
+    remedy = _seeded(subject) if subject.elsewhere or not isinstance(subject.players[0].environment, Adapter) else ONE
+    return failed(f"{len(questions)} seeds gave the same question", remedy, *shown)
 
 
 @contextmanager

@@ -114,14 +114,19 @@ def _play_a_few(subject: Subject) -> AuditReply:
             return any_call(episode)
 
     one, seeds = subject.players[0], subject.seeds
-    played = [play(one, seed, move) for seed in seeds[:PLAYED]]
+    played, rewarded = [], False
+    for seed in seeds[:PLAYED]:
+        played.append(play(one, seed, move))
+        rewarded |= bool(subject.sessions[0].refused) or any(
+            reply.reward is not None or reply.done for reply in subject.sessions[0].replies[1:]
+        )
     questions = [episode.question for episode in played]
     questions += [subject.question(seed) for seed in seeds[PLAYED:]]
     other = 1 if len(subject.sessions) > 1 else 0
     again = [subject.question(seed, other) for seed in reversed(seeds)][::-1]
     may_crash = [each for each in played if each.seed in guessed and each.broken.startswith(CRASHED)]
     broken = [each for each in played if each.broken and each not in may_crash]
-    return AuditReply(questions, again, played, broken)
+    return AuditReply(questions, again, played, broken, rewarded)
 
 
 @check("latency", "note", "", quick=True)

@@ -20,7 +20,7 @@ from apprentice.envs.catalog import EnvironmentSpec, next_call
 from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import Refused, Session, SessionLost
+from apprentice.envs.wire.session import ActionRefused, Refused, Session, SessionLost
 from apprentice.envs.wire.waiting import spawn, wait_for
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.episodes.episode import Call, Episode
@@ -163,12 +163,14 @@ class Recorded(Session):
     Attributes:
         resets, steps: Seconds of each round trip.
         replies: The replies of the running episode; the reset's is the first.
+        refused: How many actions the server has refused.
     """
 
     def __init__(self, server: EnvironmentServer, attempts: int | None = None):
         super().__init__(server)
         if attempts is not None:
             self._retry = self._retry.copy(stop=tenacity.stop_after_attempt(attempts))
+        self.refused = 0
         self.resets: list[float] = []
         self.steps: list[float] = []
         self.replies: list[Reply] = []
@@ -181,8 +183,13 @@ class Recorded(Session):
 
     def step(self, action: dict[str, Any]) -> Reply:
         begun = perf_counter()
-        self.replies.append(super().step(action))
-        self.steps.append(perf_counter() - begun)
+        try:
+            self.replies.append(super().step(action))
+        except ActionRefused:
+            self.refused += 1
+            raise
+        finally:
+            self.steps.append(perf_counter() - begun)
         return self.replies[-1]
 
     @property
@@ -239,6 +246,8 @@ class AuditReply(NamedTuple):
     played: list[AuditedEpisode]
     broken: list[AuditedEpisode]
     """Those that could not be played to the end, except by a crash on a guessed move."""
+    rewarded: bool = True
+    """Whether any step of them had a reward, or ended its episode."""
 
 
 def play(player: Player, seed: int, move: Move) -> AuditedEpisode:
@@ -289,8 +298,8 @@ def always(call: Call | None) -> Move:
 
 
 def any_call(episode: Episode) -> Call:
-    """Return a call of the first tool with arguments of the right types."""
-    function = episode.tools[0]["function"]
+    """Return a call of one tool after the other, with arguments of the right types."""
+    function = episode.tools[episode.turns % len(episode.tools)]["function"]
     return function["name"], {
         name: schema["enum"][0] if "enum" in schema else GUESSED.get(str(schema.get("type", "string")), "0")
         for name, schema in function["parameters"].get("properties", {}).items()

@@ -256,7 +256,7 @@ def reachable(given: str, sessions: int) -> Iterator[tuple[str, str | None]]:
     Stop."""
     if IMAGE.fullmatch(given) and not Path(given).exists():
         image = EnvironmentServer(image=given)
-        with environment_server(given, image, sessions, announce.say) as url:
+        with environment_server(given, image, sessions, announce.say) as (url,):
             yield url, None
         return
     if given not in known() and not _is_folder(given):
@@ -264,7 +264,7 @@ def reachable(given: str, sessions: int) -> Iterator[tuple[str, str | None]]:
         return
     name = name_of(given)
     settings_class(name)
-    with environment_server(name, EnvironmentServer(), sessions, announce.say) as url:
+    with environment_server(name, EnvironmentServer(), sessions, announce.say) as (url,):
         yield url, name
 
 

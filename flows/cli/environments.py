@@ -92,6 +92,8 @@ def _audited(
             if each.status == "failed" and (each.evidence or each.effect):
                 print("\n".join([f"\n{each.check}: {each.effect}", *(f"  {shown}" for shown in each.evidence)]))
         print(verdict(subject.server, subject.spec, report))
+        if name is None and recipe is None and not report.wrong:
+            print(f"A recipe for it: apprentice env adopt {place}")
         if json_:
             print(json.dumps(as_json(subject, report), ensure_ascii=False))
         if report.exit_code:
@@ -100,6 +102,33 @@ def _audited(
 
 def _is(finding: Any) -> str:
     return finding.severity if finding.status == "failed" else finding.status
+
+
+@env_app.command()
+def adopt(
+    place: Annotated[
+        str, typer.Argument(help="The URL of an OpenEnv server, a Space (owner/name), or a folder with openenv.yaml.")
+    ],
+    to: Annotated[Path | None, typer.Option("--to", help="Write the recipe to this file. Default: print it.")] = None,
+    teacher: Annotated[str, typer.Option(help="The teacher's model.")] = "gpt-5-mini",
+    base_url: Annotated[str, typer.Option(help="The teacher's endpoint. Default: OpenAI.")] = "",
+) -> None:
+    """Look at a server that somebody else published, and write a recipe that trains on it."""
+    with exit_with_message("No recipe was written."):
+        ready()
+        from apprentice.flows.adopt import adopt as look
+        from apprentice.flows.adopt import adoptable
+        from apprentice.tasks.reporting.errors import Stop
+
+        if to is not None and to.exists():
+            raise Stop(f"{to} exists.", "Choose another name with --to.")
+        with adoptable(place) as server, Console(stderr=True).status("looking at it"):
+            found = look(server, place, teacher, base_url)
+        if to is None:
+            print(found.text, end="")
+        else:
+            to.write_text(found.text)
+            print(f"Wrote {to}. Train with it: apprentice run {to}")
 
 
 @env_app.command()

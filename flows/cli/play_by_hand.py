@@ -147,7 +147,7 @@ def open_environment(name: str, overrides: list[str] | None, url: str | None, re
 
         def running(environment: str, there: EnvironmentServer) -> EnvironmentServer:
             if not there.url:
-                there = there.at(stack.enter_context(environment_server(environment, there, SESSIONS, print)))
+                there = there.at(*stack.enter_context(environment_server(environment, there, SESSIONS, print)))
             return there.model_copy(update={"patience": min(PATIENCE, there.patience)})
 
         if mixed := sorted({part.name for part in spec.mixed.values()}):

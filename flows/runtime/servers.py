@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
-from apprentice.envs.serving.process import PORT, USER, ContainerFailed, container, local_server
+from apprentice.envs.serving.command import command_server
+from apprentice.envs.serving.process import PORT, USER, ContainerFailed, ServerFailed, container, local_server
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
@@ -46,7 +47,7 @@ class RunServers:
         self._recipe = recipe
         self._holds_device = holds_device
         self._started = ExitStack()
-        self._local: dict[str, str] = {}
+        self._local: dict[str, list[str]] = {}
 
     def __enter__(self) -> "RunServers":
         return self
@@ -67,7 +68,7 @@ class RunServers:
         if not server.url:
             if name not in self._local:
                 self._local[name] = self._start(name, server)
-            server = server.at(self._local[name])
+            server = server.at(*self._local[name])
         return self.with_short_timeouts(server) if self._holds_device else server
 
     @staticmethod
@@ -81,7 +82,7 @@ class RunServers:
             return self._scripted_teacher
         return self._recipe.teacher.base_url if self._recipe.teacher else None
 
-    def _start(self, name: str, server: EnvironmentServer) -> str:
+    def _start(self, name: str, server: EnvironmentServer) -> list[str]:
         recipe = self._recipe
         sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.training_sessions())
         return self._started.enter_context(environment_server(name, server, sessions, announce.say))
@@ -103,12 +104,23 @@ class RunServers:
 @contextmanager
 def environment_server(
     name: str, server: EnvironmentServer, sessions: int, say: Callable[[str], None]
-) -> Iterator[str]:
-    """Start a server with this many sessions and yield its URL. Raises Stop if it cannot be started here."""
+) -> Iterator[list[str]]:
+    """Start a server with this many sessions and yield its URL, or those of its copies. Raises Stop if it cannot be
+    started here."""
+    if server.command:
+        say(f"This runs `{server.command}`{f', {server.copies} times' if server.copies > 1 else ''}.")
+        with ExitStack() as started:
+            try:
+                starting = [command_server(server.command, server.patience) for _ in range(server.copies)]
+                urls = [started.enter_context(each) for each in starting]
+            except ServerFailed as failed:
+                raise Stop(f"The environment's server failed: {failed}.", "Correct server.command.") from failed
+            yield urls
+        return
     if server.image:
         say(f"Starting a container of `{server.image}` for {name}.")
         with _container(server, sessions) as url:
-            yield url
+            yield [url]
         return
     try:
         check_server(name)
@@ -117,7 +129,7 @@ def environment_server(
     except ExtraMissing as missing:
         raise Stop(f"The environment cannot run here: {missing}", "Or set server.url or server.image.") from None
     with local_server("apprentice.envs.serving.serve", name, "--max-sessions", str(sessions)) as url:
-        yield url
+        yield [url]
 
 
 @contextmanager
@@ -219,8 +231,8 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
         return spec
     if server.url:
         return _asked(spec, server)
-    with environment_server(spec.name, server, sessions=1, say=announce.say) as url:
-        return _asked(spec, server.at(url))
+    with environment_server(spec.name, server, sessions=1, say=announce.say) as urls:
+        return _asked(spec, server.at(*urls))
 
 
 def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:

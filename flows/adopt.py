@@ -1,0 +1,364 @@
+"""Looks at an OpenEnv server that somebody else published, and writes a recipe that trains on it: `env adopt`.
+
+In: a URL, a Space, or a folder with a server's code. Out: a recipe of some twenty lines, each with what was found and
+why the line follows from it; Stop with the reason where it cannot be trained on.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from apprentice.envs.catalog import ANY, EnvironmentSpec
+from apprentice.envs.openenv.env import Environment
+from apprentice.envs.openenv.observation import NAMES, STATE
+from apprentice.envs.wire.metadata import metadata_of
+from apprentice.envs.wire.passing import leaves
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.audit import audit
+from apprentice.flows.audit.connection import answers, calls_itself, known_as
+from apprentice.flows.audit.subject import GUESSED, AuditedEpisode, Needs, Recorded, Subject, any_call, play
+from apprentice.flows.recipe.loading import RECIPES
+from apprentice.flows.runtime.servers import completed
+from apprentice.tasks.episodes.episode import Call, Episode
+from apprentice.tasks.reporting.errors import Stop
+
+SESSIONS = 16
+"""Sessions that are asked for: more hide more of a teacher's latency, and a recipe can ask for more later."""
+PLAYED = 8
+"""Episodes that are played with random calls."""
+LONGEST = 30
+"""Turns after which such an episode is left."""
+QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
+"""Names of what is more likely a question than another text."""
+TASK_LISTS = ("/tasks", "/task_list", "/scenarios")
+"""Where servers that take a task by its name list them, if they do."""
+
+
+class Adopted(NamedTuple):
+    """A recipe, and what stands in its lines."""
+
+    name: str
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+@contextmanager
+def adoptable(given: str) -> Iterator[EnvironmentServer]:
+    """Yield the server that a URL, a Space or a folder names; a folder is served while the block runs. Raises Stop."""
+    from apprentice.flows.cli.choice import server_at
+    from apprentice.flows.runtime.servers import environment_server
+
+    folder = Path(given).expanduser()
+    if folder.is_dir():
+        server = EnvironmentServer(command=command_of(folder))
+        with environment_server(ANY, server, SESSIONS, lambda text: None) as urls:
+            yield server.at(*urls)
+        return
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
+        host = re.sub(r"[^a-z0-9]+", "-", given.lower())
+        given = f"https://{host}.hf.space"
+    yield server_at(given)
+
+
+def command_of(folder: Path) -> str:
+    """Return the command that serves an OpenEnv package, from its manifest. Raises Stop."""
+    manifest = folder / "openenv.yaml"
+    try:
+        app = (yaml.safe_load(manifest.read_text()) or {}).get("app") or "server.app:app"
+    except (OSError, yaml.YAMLError, AttributeError) as error:
+        raise Stop(
+            f"{folder} is no OpenEnv package: {manifest.name} cannot be read ({error}).",
+            "Name the folder that has openenv.yaml, or the URL of a server that runs.",
+        ) from None
+    return f"uvicorn --app-dir {folder.resolve()} {app} --host 127.0.0.1 --port {{port}}"
+
+
+def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = "") -> Adopted:
+    """Return a recipe for the server. Raises Stop with the reason where it cannot be trained on.
+
+    Args:
+        source: What the user named: a folder's server is started by its command.
+        teacher: The teacher's model, and the address of its endpoint.
+    """
+    answered = answers(server)
+    if answered.status == "failed":
+        raise Stop(f"{server.url} cannot be trained on: {answered.found}.", answered.remedy)
+    server = server.model_copy(update={"patience": min(server.patience, 20.0), "sessions": SESSIONS})
+    if (known := _own_environment(server)) is not None:
+        return known
+    first = _first_reset(server)
+    own = _question(server, first)
+    starts = _starts(server, own)
+    spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings}), server)
+    subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(5))
+    report = audit(subject, quick=True)
+    if report.wrong is not None:
+        raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
+    played = _played(server, spec)
+    about = metadata_of(server)
+    lines = _written(spec, server, source, report.granted, about.name, [own, starts, *_rewards(played)], played)
+    return Adopted(lines.name, [*lines.lines, *_training(spec, lines.turns, teacher, base_url, played)])
+
+
+def _own_environment(server: EnvironmentServer) -> Adopted | None:
+    """Return the recipe of this project that plays the server, if its own environment of that name does."""
+    from apprentice.flows.cli.choice import environment_of
+
+    name = known_as(calls_itself(server))
+    if name is None or name == ANY:
+        return None
+    spec, _ = environment_of(name)
+    if spec.mixed or audit(Subject(server, spec, Needs(0, 0, 1), range(4)), quick=True).wrong is not None:
+        return None
+    for path in sorted(RECIPES.glob("*laptop.yaml")) + sorted(RECIPES.glob("*.yaml")):
+        written, lines = yaml.safe_load(path.read_text()), path.read_text().splitlines()
+        if (written.get("environment") or {}).get("name") == name and "server" not in written:
+            kept = [line for line in lines if not line.startswith("#")]
+            about = f"# The recipe {path.stem} of this project, whose environment {name} plays this server."
+            return Adopted(written["name"], [about, *kept, f"server: {{url: {_quoted(server.url)}, sessions: 8}}"])
+    return None
+
+
+class FoundSettings(NamedTuple):
+    """Settings of the environment, and what they follow from."""
+
+    settings: dict[str, Any]
+    why: str
+
+
+class _Reset(NamedTuple):
+    """The replies to two resets under one seed and to one under another, and the session's state."""
+
+    replies: tuple[Reply, Reply, Reply]
+    state: dict[str, Any]
+
+
+def _first_reset(server: EnvironmentServer) -> _Reset:
+    session = Recorded(server)
+    try:
+        replies = session.reset(seed=1), session.reset(seed=1), session.reset(seed=2)
+        try:
+            state = session.state()
+        except BadReply:
+            state = {}
+    except (Refused, BadReply, SessionLost) as error:
+        raise Stop(
+            f"{server.url} cannot be trained on as it is: its reset fails without more than a seed ({error}).",
+            "If it needs a task's name or other arguments, write them: environment: {reset: {…}} or {tasks: [{…}, …]}.",
+        ) from error
+    finally:
+        session.close()
+    return _Reset(replies, state)
+
+
+def _question(server: EnvironmentServer, first: _Reset) -> FoundSettings:
+    """Which parts of a reset are the question, where the environment cannot tell by itself."""
+    session = Recorded(server)
+    try:
+        Environment.completed({}, session)
+    except (BadReply, ValueError):
+        pass
+    else:
+        return FoundSettings({}, "the question is what a reset shows")
+    finally:
+        session.close()
+    observed = [(path, each) for path, each in leaves(first.replies[0].observation) if _says(path, each)]
+    known = [(f"{STATE}{path}", each) for path, each in leaves(first.state) if _says(path, each)]
+    found = observed or known
+    likely = [path for path, _ in found if QUESTION.search(path.rpartition(".")[2])] or [path for path, _ in found[:1]]
+    if not likely:
+        raise Stop(
+            f"{server.url} cannot be trained on: neither a reset's observation nor its state holds a text, so a player "
+            "would not know the task (openenv-core before 0.10 leaves the observation's metadata out).",
+            "Ask its author to put the question into the observation's own fields.",
+        )
+    return FoundSettings(
+        {"question": likely[:2]}, f"the texts of a reset are at {', '.join(path for path, _ in found)}"
+    )
+
+
+def _says(path: str, value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
+
+
+def _starts(server: EnvironmentServer, question: FoundSettings) -> FoundSettings:
+    """Whether the seed is the question, there is one start, or tasks have names. Raises Stop for random starts."""
+    if tasks := _listed_tasks(server):
+        return FoundSettings({"tasks": tasks}, f"the server lists {len(tasks)} tasks")
+    spec = completed(EnvironmentSpec(name=ANY, settings=question.settings), server)
+    subject = Subject(server, spec, Needs(0, 0, 1), range(4))
+    report = audit(subject, quick=True)
+    failed = {each.check for each in report.findings if each.status == "failed"}
+    if "seeds.ignored" in failed:
+        return FoundSettings({"one_task": True}, "4 seeds gave the same question: there is one task")
+    return FoundSettings({}, "the same seed gave the same question, and other seeds others")
+
+
+def _listed_tasks(server: EnvironmentServer) -> list[dict[str, Any]]:
+    """Tasks by name, where the server lists them; those whose resets differ."""
+    import httpx
+
+    for path in TASK_LISTS:
+        try:
+            told = httpx.get(f"{server.url}{path}", timeout=server.message_timeout).json()
+        except (httpx.HTTPError, ValueError):
+            continue
+        rows = told.get("tasks", told.get("scenarios")) if isinstance(told, dict) else told
+        names = [name for row in rows if (name := _name_of(row))] if isinstance(rows, list) else []
+        if len(set(names)) > 1:
+            return [{"task_id": name} for name in dict.fromkeys(names)]
+    return []
+
+
+def _name_of(row: Any) -> str | int | None:
+    named = [row.get(name) for name in ("task_id", "id", "name", "scenario")] if isinstance(row, dict) else [row]
+    return next((each for each in named if isinstance(each, str | int) and not isinstance(each, bool)), None)
+
+
+class RandomEpisode(NamedTuple):
+    """An episode of random calls: the rewards of its steps, and whether the environment ended it."""
+
+    rewards: list[float]
+    turns: int
+    ended: bool
+
+
+def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpisode]:
+    draw, session = random.Random(0), Recorded(server)
+    player = spec.with_settings(spec.settings | {"max_turns": LONGEST}).make(session)
+    found = []
+    try:
+        for seed in range(PLAYED):
+            ended: AuditedEpisode = play(player, seed, lambda episode: _random_call(episode, draw))
+            steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
+            found.append(RandomEpisode(steps, len(ended.calls), ended.ended))
+    except (Refused, BadReply, SessionLost) as error:
+        if not found:
+            raise Stop(
+                f"{server.url} cannot be trained on: no episode could be played ({error}).", "See its log."
+            ) from error
+    finally:
+        session.close()
+    return found
+
+
+def _random_call(episode: Episode, draw: random.Random) -> Call:
+    name, given = any_call(episode)
+    properties = next(
+        tool["function"]["parameters"]["properties"] for tool in episode.tools if tool["function"]["name"] == name
+    )
+    return name, {each: _random_value(properties[each], value, draw) for each, value in given.items()}
+
+
+def _random_value(schema: dict[str, Any], usual: Any, draw: random.Random) -> Any:
+    if "enum" in schema:
+        return draw.choice(schema["enum"])
+    if schema.get("type") == "integer":
+        low = schema.get("minimum", 0)
+        return draw.randint(low, schema.get("maximum", low + 8))
+    if schema.get("type") == "boolean":
+        return draw.random() < 0.5
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        return [_random_value(schema["items"], GUESSED.get(str(schema["items"].get("type")), "0"), draw)]
+    return usual
+
+
+def _rewards(played: Sequence[RandomEpisode]) -> list[FoundSettings]:
+    """Whether the rewards of an episode are summed, and how many turns it has."""
+    several = [each for each in played if sum(reward != 0 for reward in each.rewards) > 1]
+    found = []
+    if several and any(len(set(each.rewards)) > 1 or len(each.rewards) > 1 for each in several):
+        found.append(FoundSettings({"reward": "sum"}, "steps before the last one have rewards as well"))
+    ended = [each.turns for each in played if each.ended]
+    turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
+    why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
+    return [*found, FoundSettings({"max_turns": turns}, why)]
+
+
+class _Lines(NamedTuple):
+    name: str
+    lines: list[str]
+    turns: int
+
+
+def _written(
+    spec: EnvironmentSpec,
+    server: EnvironmentServer,
+    source: str,
+    granted: int,
+    called: str,
+    found: Sequence[FoundSettings],
+    played: Sequence[RandomEpisode],
+) -> _Lines:
+    player = spec.make()
+    tools = ", ".join(
+        f"{each.name}({', '.join(each.schema['function']['parameters'].get('properties', {}))})"
+        for each in player.tools
+    )
+    named = re.sub(
+        r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9.]+", "-", called.removesuffix("Environment").removesuffix("_env")
+    )
+    name = named.strip("-.").lower() or "environment"
+    rewards = [sum(each.rewards) for each in played]
+    kind = "typed actions" if spec.settings.get("actions") == "typed" else "MCP tools"
+    lines = [
+        f"# Written by `apprentice env adopt {source}`. Random calls earned {min(rewards):g} to {max(rewards):g}.",
+        f"name: {name}",
+        f"environment:  # {kind}: {tools[:90]}",
+        f"  instructions: {_quoted(_prompt(called, player.tools))}",
+    ]
+    turns = 10
+    for each in found:
+        for field, value in each.settings.items():
+            turns = value if field == "max_turns" else turns
+            lines.append(f"  {field}: {_quoted(value)}  # {each.why}")
+    folder = Path(source).expanduser()
+    place = f"command: {_quoted(command_of(folder))}" if folder.is_dir() else f"url: {_quoted(server.url)}"
+    more = "" if granted > 1 else "; max_concurrent_envs of create_app raises that, server.urls names copies"
+    lines.append(f"server: {{{place}, sessions: {max(granted, 2)}}}  # it grants {granted} of {SESSIONS}{more}")
+    return _Lines(name, lines, turns)
+
+
+def _prompt(called: str, tools: Sequence[Any]) -> str:
+    """A first system prompt: what is played, and by which calls."""
+    about = []
+    for tool in tools:
+        function = tool.schema["function"]
+        does = function["description"].split("\n")[0].rstrip(".")
+        about.append(f"`{tool.name}`" + (f" ({does})" if does and does != tool.name else ""))
+    plays = f"You play {called}. " if called else ""
+    return f"{plays}Act by calling {', '.join(about[:8])}, once in each turn, until the task is solved."
+
+
+def _quoted(value: Any) -> str:
+    return (
+        yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip().removesuffix("\n...")
+    )
+
+
+def _training(
+    spec: EnvironmentSpec, turns: int, teacher: str, base_url: str, played: Sequence[RandomEpisode]
+) -> list[str]:
+    endpoint = f", base_url: {_quoted(base_url)}" if base_url else ""
+    rows = spec.questions
+    tries = "tries of one task" if rows == 1 else f"rows of {rows} tasks, or tries of them" if rows else "seeds"
+    tokens = 32 if turns <= 2 else 32 * min(turns, 16)
+    return [
+        f"teacher: {{model: {_quoted(teacher)}{endpoint}}}  # any model that calls tools; no script plays this",
+        "student: {build: {max_positions: 4096}}  # for ids and numbers {model: HuggingFaceTB/SmolLM2-135M-Instruct}",
+        f"windows: {{collect: {{size: 200}}, grpo: {{size: 200}}, evaluate: {{size: 200}}}}  # {tries}",
+        "sft: {epochs: 10, batch_size: 8, gradient_accumulation: 1, learning_rate: 3.0e-3}",
+        "grpo: {max_steps: 50, batch_size: 32, gradient_accumulation: 1, num_generations: 8, learning_rate: 3.0e-4,",
+        f"  max_completion_length: {tokens}}}",
+        "evaluate: {questions: 100, max_new_tokens: 48}",
+    ]
