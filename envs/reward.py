@@ -6,5 +6,8 @@ precision miss by 1e-7."""
 
 
 def is_right(reward: float | None) -> bool:
-    """Whether an episode is right: its reward is 1.0, within `ROUNDING`. Everything that asks this asks here."""
-    return reward is not None and abs(reward - 1.0) <= ROUNDING
+    """Whether an episode is right: its reward is at least 1.0, within `ROUNDING`. Everything that asks this asks here.
+
+    It is above 1.0 only where a scale says which reward counts as right, and more can be earned.
+    """
+    return reward is not None and reward >= 1.0 - ROUNDING

@@ -38,22 +38,23 @@ def with_learned_scale(run: RunContext, recipe: Recipe) -> Recipe:
     rollouts = collect(run, recipe.collect.by_teacher(), recipe.teacher, spec, recipe.seed_windows().collect)
     rows = read_rows(run.store.fetch(rollouts) / "rollouts.jsonl")
     rewards = [row["reward"] for row in rows if row["reward"] is not None and not row["failed_at"]]
-    if (scale := scale_of(rewards)) is None:
+    if (scale := scale_of(rewards, spec.questions == 1)) is None:
         return recipe
     low, high = scale
     reached = sum(reward >= high - ROUNDING for reward in rewards)
     announce.say(
-        f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} counts as right: "
+        f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts as right: "
         f"{reached} of {len(rewards)} episodes have it. To choose otherwise: environment.scale: [{low:g}, {high:g}]."
     )
     return recipe.model_copy(update={"environment": spec.with_settings(spec.settings | {"scale": [low, high]})})
 
 
-def scale_of(rewards: Sequence[float]) -> tuple[float, float] | None:
+def scale_of(rewards: Sequence[float], is_one_task: bool = False) -> tuple[float, float] | None:
     """Return the rewards that count as 0.0 and 1.0; None where 1.0 is the highest already, or nothing can be learned.
 
     The highest reward counts as right if many episodes have it; else the rewards are sums, and the best quarter of the
-    episodes is right.
+    episodes is right. Of one task, the teacher may know one way only: what it earns counts as right, and training goes
+    on from there.
     """
     if len(rewards) < 2:
         return None
@@ -61,7 +62,9 @@ def scale_of(rewards: Sequence[float]) -> tuple[float, float] | None:
     if is_right(best) and low >= 0:
         return None
     if best - low <= ROUNDING:
-        return (0.0, best) if best >= PROBABLY_RIGHT else None
+        if not is_one_task and best < PROBABLY_RIGHT:
+            return None
+        return (0.0 if best > 0 else best - 1.0, best)
     often = sum(reward >= best - ROUNDING for reward in rewards) >= OFTEN * len(rewards)
     high = best if often else quantiles(rewards, n=100, method="inclusive")[round(100 * WELL) - 1]
     return (low, high) if high - low > ROUNDING else (low, best)

@@ -30,7 +30,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
-    kept = 0
+    kept, rewards = 0, []
     with (
         (context.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
         (context.out / "kept.jsonl").open("w") as out,
@@ -38,6 +38,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
         for line in episodes:
             episode = json.loads(line)
             cause = why_dropped(episode, examined)
+            rewards += [episode["reward"]] if episode["reward"] is not None and not episode["failed_at"] else []
             mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
                 dropped[cause] += 1
@@ -48,9 +49,12 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     _announce(rollouts.episodes, kept, dropped, mixed)
     if not kept:
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
+        least, best = min(rewards, default=0.0), max(rewards, default=0.0)
+        earned = f"; rewards from {least:g} to {best:g}" if rewards else ""
+        rescaled = f"Where {best:g} is a good reward, say so: environment.scale: [{min(0.0, least):g}, {best:g}]. "
         raise Stop(
-            f"The filter kept none of the {rollouts.episodes} episodes ({worst}).",
-            "Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
+            f"The filter kept none of the {rollouts.episodes} episodes ({worst}{earned}).",
+            f"{rescaled if best > min(0.0, least) else ''}Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
             f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
         )
     text = as_samples(samples)

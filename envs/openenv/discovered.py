@@ -31,9 +31,9 @@ class DiscoveredSettings(EnvironmentSettings):
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest reward of an episode. The rewards are divided by the highest, since 1.0 counts as solved."""
     scale: tuple[float, float] | None = Field(default=None, exclude_if=lambda scale: scale is None)
-    """The rewards that become 0.0 and 1.0, in place of `reward_range`; what lies beyond them counts as the nearer one.
-    For rewards that are never exactly the highest of their range: [0.01, 0.99], or [-5, 12], where 12 counts as
-    solved. Where neither is given, it is learned from the teacher's first episodes."""
+    """The rewards that become 0.0 and 1.0, in place of `reward_range`: an episode with the second or more is right,
+    and one with less than the first counts as it does. For rewards that are never exactly 1.0, such as [0.01, 0.99], or
+    [-5, 12]. Where neither is given, it is learned from the teacher's episodes."""
     max_turns: int = Field(default=10, ge=1, le=1000)
     """Turns after which an episode ends, if the server does not end it."""
     tools: list[ListedTool] = Field(default_factory=list)
@@ -76,8 +76,8 @@ class DiscoveredEnvironment(ToolEnvironment):
         super().__init__(settings, session)
         low, high = settings.reward_range
         self.reward_range = (0.0, 1.0) if settings.scale else (low / high, 1.0)
-        self.bounded = settings.scale is not None or "reward_range" in settings.model_fields_set
-        self.unfinished = None if self.bounded else 0.0
+        self.bounded = settings.scale is None and "reward_range" in settings.model_fields_set
+        self.unfinished = None if self.bounded or settings.scale else 0.0
         self._rewards: list[float] = []
         self._crashed_on: set[str] = set()
 
@@ -182,8 +182,8 @@ class DiscoveredEnvironment(ToolEnvironment):
         if self.settings.scale is None:
             return reward / self.settings.reward_range[1]
         low, high = self.settings.scale
-        share = (reward - low) / (high - low)
-        return 1.0 if share >= 1.0 - ROUNDING else max(share, 0.0)
+        share = max((reward - low) / (high - low), 0.0)
+        return 1.0 if abs(share - 1.0) <= ROUNDING else share
 
     @classmethod
     def completed(cls, settings: dict[str, Any], session: Session) -> dict[str, Any]:

@@ -90,6 +90,9 @@ class Environment(DiscoveredEnvironment):
             if isinstance(value, str | int) and 1 < len({json.dumps(row.get(name)) for row in rows}) <= FEW
         }
 
+    def _counted(self, rewards: list[float]) -> float:
+        return sum(rewards) if self.settings.reward == "sum" else rewards[-1]
+
     def _asked(self, seed: int) -> dict[str, Any]:
         own = self.settings
         if own.one_task:

@@ -65,20 +65,26 @@ def tools_of_action(schema: dict[str, Any]) -> list[ListedTool]:
     """Return the tools that an action's JSON schema stands for: one, or one for each member of a union."""
     defs = schema.get("$defs", {})
     members = schema.get("oneOf") or schema.get("anyOf") or []
-    whole = [inlined(each | {"$defs": defs}) for each in members] if members else [inlined(schema)]
-    tools = [_tool_of_member(each, is_alone=not members) for each in whole if each.get("type", "object") == "object"]
+    if not members:
+        return [_tool_of_member(inlined(schema), "")]
+    tools = []
+    for each in members:
+        named = defs.get(str(each.get("$ref", "")).rpartition("/")[2], each)
+        if named.get("type", "object") == "object":  # a union may hold null
+            tools.append(_tool_of_member(inlined(each | {"$defs": defs}), str(named.get("title") or ACT)))
     return sorted(tools, key=lambda tool: tool.name)
 
 
-def _tool_of_member(schema: dict[str, Any], is_alone: bool) -> ListedTool:
+def _tool_of_member(schema: dict[str, Any], title: str) -> ListedTool:
+    """`title`: of the member of a union; empty for an action that is the only one."""
     own = {name: each for name, each in schema.get("properties", {}).items() if name not in NOT_OF_A_CALL}
     fixed = {name: _only(each) for name, each in own.items() if _only(each) is not None}
     own = {name: each for name, each in own.items() if name not in fixed}
     texts = [each for each in fixed.values() if isinstance(each, str)]
-    name = ACT if is_alone else _snake(texts[0] if texts else str(schema.get("title") or ACT))
+    name = _snake(texts[0] if texts else title) if title else ACT
     needed = [each for each in schema.get("required", []) if each in own]
     shown = {"type": "object", "properties": own} | ({"required": needed} if needed else {})
-    about = " ".join(str(schema.get("description") or "").split())
+    about = " ".join(str(schema.get("description") or "").split()) or ("" if title else "Act in the environment.")
     return ListedTool(name=name, description=about, input_schema=shown, fixed=fixed)
 
 

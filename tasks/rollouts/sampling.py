@@ -84,7 +84,7 @@ class Curriculum:
         """
         own = rewards[:, self._own]
         groups = -1, trainer.num_generations
-        solved = (own - 1.0).abs() <= ROUNDING  # as `is_right`, of a tensor; false for NaN
+        solved = own >= 1.0 - ROUNDING  # as `is_right`, of a tensor; false for NaN
         right = solved.any(dim=1).view(groups).sum(dim=1).tolist()
         wrong = (~solved & ~own.isnan()).any(dim=1).view(groups).sum(dim=1).tolist()
         kept = 1.0 - self._spec.forget

@@ -1,4 +1,4 @@
-"""An environment of MCP tools on somebody else's server is played, with tools as the server tells them."""
+"""Tools that only a server knows, MCP tools and typed actions, are shown and played as the server tells them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -6,10 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openenv.core.env_server.mcp_types import Tool as ServersTool
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.mcp.tools import ListedTool, functions_of
+from apprentice.envs.openenv.tools import ListedTool, tool_of, tools_of_action
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.subject import Needs, Subject
@@ -72,20 +71,18 @@ def test_the_model_is_shown_what_the_server_says_of_its_tools(servers: dict[str,
             "type": "object",
             "properties": {
                 "fruit": {"type": "string", "enum": ["apple", "pear", "plum"], "description": "Its name."},
-                "number": {
-                    "type": "integer",
-                    "description": 'How many. (JSON schema: {"default": 1, "type": "integer"})',
-                },
+                "number": {"type": "integer", "default": 1, "description": "How many."},
             },
             "required": ["fruit"],
         },
     }
-    assert buy["description"] == "Buy the fruit. Returns : nothing more is sold."
+    assert buy["description"] == "Buy the fruit. Returns: nothing more is sold."
     assert buy["parameters"]["required"] == ["items"]
-    assert buy["parameters"]["properties"]["note"] == {"type": "string", "nullable": True, "description": "note"}
+    assert {"type": "null"} in buy["parameters"]["properties"]["note"]["anyOf"]
     items = buy["parameters"]["properties"]["items"]
-    assert (items["type"], items["items"]) == ("array", {"type": "object"})
-    assert '"number": {"default": 1' in items["description"], "the fields of an object stand in the description"
+    assert items["type"] == "array"
+    assert items["items"]["properties"]["number"] == {"type": "integer", "default": 1}
+    assert items["items"]["required"] == ["fruit"], "what an object holds is shown as it is"
 
 
 def test_trl_is_given_the_same_tools(servers: dict[str, EnvironmentServer]):
@@ -138,6 +135,63 @@ def test_a_server_that_takes_an_index_gets_the_seed_as_one(servers: dict[str, En
         completed(EnvironmentSpec(name="mcp", settings={"seed_as": "index"}), servers["by index"])
 
 
+DEFS = {"Side": {"type": "string", "minLength": 1}, "Tree": {"properties": {"left": {"$ref": "#/$defs/Tree"}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": 1}),
+        ({"enum": ["a", "b"], "title": "Kind"}, {"enum": ["a", "b"]}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        ({"$ref": "#/$defs/Side"}, {"type": "string", "minLength": 1}),
+        ({"$ref": "#/$defs/Tree"}, {"properties": {"left": {}}}),
+        ({"type": "object", "properties": {"title": {"type": "string"}}}, None),
+    ],
+)
+def test_an_argument_is_shown_as_its_schema_without_references_and_titles(
+    schema: dict[str, Any], shown: dict[str, Any] | None
+):
+    whole = {"type": "object", "properties": {"x": schema, "from": {"type": "string"}}, "$defs": DEFS}
+    tool = tool_of(ListedTool(name="do-it", input_schema=whole), lambda tool, arguments: str(arguments))
+    properties = tool.schema["function"]["parameters"]["properties"]
+    assert properties["x"] == {"description": "x"} | (schema if shown is None else shown)
+    assert tool.call(**{"from": "here"}) == "{'from': 'here'}", "an argument may have any name"
+
+
+def test_a_docstring_that_is_sent_as_the_description_is_read_as_one():
+    """As FastMCP did before version 4."""
+    sent = "Goes.\n\nArgs:\n    x: How far.\n\nReturns:\n    Where it is."
+    schema = {"properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    shown = tool_of(ListedTool(name="go", description=sent, input_schema=schema), lambda *_: "").schema["function"]
+    assert shown["description"] == "Goes. Returns where it is."
+    assert shown["parameters"]["properties"] == {"x": {"type": "integer", "description": "How far."}}
+
+
+UNION = {
+    "oneOf": [{"$ref": "#/$defs/MoveAction"}, {"$ref": "#/$defs/Pass"}],
+    "$defs": {
+        "MoveAction": {
+            "title": "MoveAction",
+            "type": "object",
+            "properties": {"kind": {"const": "move"}, "to": {"$ref": "#/$defs/Square"}, "metadata": {"type": "object"}},
+            "required": ["kind", "to"],
+        },
+        "Pass": {"title": "PassTurn", "type": "object", "properties": {"metadata": {"type": "object"}}},
+        "Square": {"type": "object", "properties": {"row": {"type": "integer"}, "name": {"enum": ["a", "b"]}}},
+    },
+}
+
+
+def test_an_action_that_is_one_of_several_is_one_tool_for_each():
+    move, pass_turn = tools_of_action(UNION)
+    assert (move.name, move.fixed) == ("move", {"kind": "move"})
+    assert move.input_schema["properties"] == {
+        "to": {"type": "object", "properties": {"row": {"type": "integer"}, "name": {"enum": ["a", "b"]}}}
+    }
+    assert (pass_turn.name, pass_turn.fixed, pass_turn.input_schema["properties"]) == ("pass_turn", {}, {})
+
+
 def test_a_tool_that_timed_out_is_no_reward(begin: Callable[..., Episode]):
     episode = begin()
     episode.step(called("wait_for_stock"))
@@ -156,7 +210,7 @@ def test_a_server_that_has_other_tools_by_now_is_played_no_further(begin: Callab
     [
         ("shop", {"reset": {"rules": "Two texts."}}, "texts at question, rules; environment.settings.question says"),
         ("shop", {"question": ["metadata.question"]}, "the reply has no metadata.question"),
-        ("echo", {}, r"the reply to a reset holds (no text|texts? at metadata)"),
+        ("echo", {}, "neither the observation of a reset nor the session's state holds a text"),
     ],
 )
 def test_a_server_that_cannot_be_played_is_refused_with_what_to_set(
@@ -191,13 +245,16 @@ def test_a_recipe_has_the_tools_in_all_that_it_plays_before_a_run_begins(servers
 
 
 def test_without_a_server_it_says_to_name_one():
-    with pytest.raises(Stop, match=r"mcp has no server here: set server\.url or server\.image"):
+    with pytest.raises(Stop, match=r"mcp has no server here: set server\.url"):
         completed(SHOP, EnvironmentServer())
 
 
 @pytest.mark.parametrize(
     ("served", "words"),
-    [("careless", "the same seed gave two different questions"), ("one question", "5 seeds gave the same question")],
+    [
+        ("careless", "the same seed gave two different questions: each reset draws"),
+        ("one question", "5 seeds gave the same question"),
+    ],
 )
 def test_a_server_that_ignores_seeds_is_found_before_a_run(
     servers: dict[str, EnvironmentServer], served: str, words: str
@@ -205,74 +262,7 @@ def test_a_server_that_ignores_seeds_is_found_before_a_run(
     spec = completed(SHOP, servers[served])
     wrong = checked(servers[served], spec).wrong
     assert wrong is not None
-    assert (wrong.check.partition(".")[0], wrong.found) == ("seeds", words)
-    assert "a server that ignores seeds cannot be used" in wrong.remedy
+    assert wrong.check.partition(".")[0] == "seeds"
+    assert wrong.found.startswith(words)
+    assert ("one_task: true" if served == "one question" else "list them: environment.tasks") in wrong.remedy
     assert checked(servers["shop"], completed(SHOP, servers["shop"])).wrong is None
-
-
-SCHEMAS: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
-    ({"type": "number"}, {"type": "number"}),
-    ({"enum": ["a", "b"]}, {"type": "string", "enum": ["a", "b"]}),
-    ({"type": ["integer", "string"]}, {"type": ["integer", "string"]}),
-    ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, {"type": "integer", "nullable": True}),
-    ({"type": "object", "additionalProperties": {"type": "number"}}, None),
-    ({"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}}, None),
-    ({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}, None),
-    ({}, {}),
-]
-
-
-@pytest.mark.parametrize(("schema", "shown"), SCHEMAS)
-def test_a_schema_that_type_hints_can_say_is_shown_as_it_is(schema: dict[str, Any], shown: dict[str, Any] | None):
-    assert argument(schema | {"description": "What."}) == (shown if shown is not None else schema) | {
-        "description": "What."
-    }
-
-
-@pytest.mark.parametrize(
-    ("schema", "description"),
-    [
-        ({"type": "integer", "minimum": 1}, 'x (JSON schema: {"minimum": 1, "type": "integer"})'),
-        ({"type": "string", "description": "One.\n\nArgs:\n  y: z"}, "One. Args : y: z"),
-        ({"type": "string", "description": "A drink (choices: tea, coffee)"}, "A drink (choices: tea, coffee)."),
-        ({"$ref": "#/$defs/Side"}, 'x (JSON schema: {"minLength": 1, "type": "string"})'),
-    ],
-)
-def test_what_type_hints_cannot_say_stands_in_the_description(schema: dict[str, Any], description: str):
-    assert argument(schema)["description"] == description
-
-
-def test_a_docstring_that_is_sent_as_the_description_is_read_as_one():
-    """As FastMCP did before version 4."""
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    sent = "Goes.\n\nArgs:\n    x: How far.\n\nReturns:\n    Where it is."
-    schema = {"properties": {"x": {"type": "integer"}}, "required": ["x"]}
-    tool = ListedTool(name="go", description=sent, input_schema=schema)
-    shown = get_json_schema(*functions_of([tool], lambda self, name, arguments: ""))["function"]
-    assert (shown["description"], shown["return"]["description"]) == ("Goes.", "Where it is.")
-    assert shown["parameters"]["properties"] == {"x": {"type": "integer", "description": "How far."}}
-
-
-def argument(schema: dict[str, Any]) -> dict[str, Any]:
-    """How the argument x of a tool is shown."""
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    defs = {"Side": {"type": "string", "minLength": 1}}
-    whole = {"type": "object", "properties": {"x": schema, "y": {"type": "string"}}, "$defs": defs}
-    listed = ServersTool(name="do-it", description="", input_schema=whole)
-    (method,) = functions_of([ListedTool(**listed.model_dump())], lambda self, name, arguments: "")
-    return get_json_schema(method)["function"]["parameters"]["properties"]["x"]
-
-
-@pytest.mark.parametrize(
-    ("tool", "words"),
-    [
-        ({"name": "reset"}, "a tool cannot be called 'reset'"),
-        ({"name": "get_reward"}, "a tool cannot be called 'get_reward'"),
-        ({"name": "go", "input_schema": {"properties": {"from": {}}}}, "an argument of the tool go is called 'from'"),
-    ],
-)
-def test_a_name_that_no_method_can_have_is_refused(tool: dict[str, Any], words: str):
-    with pytest.raises(ValueError, match=words):
-        functions_of([ListedTool(**tool)], lambda self, name, arguments: "")
