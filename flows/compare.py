@@ -132,10 +132,10 @@ def _check_same_questions(
             )
         evaluation = nodes[name].last
         environment = evaluation.settings.get("environment", {})
-        asked = [each.question for each in episodes[f"{name} {label(nodes[name].last_name)}"]]
+        texts = [each.question for each in episodes[f"{name} {label(nodes[name].last_name)}"]]
         rules[name] = {"protocol": evaluation.counts["protocol"]} | {
             **{f"environment.{field}": environment.get(field) for field in DECISIVE},
-            "the list of questions": asked,
+            "the list of questions": texts,
         }
     (first, own), *others = rules.items()
     for name, theirs in others:

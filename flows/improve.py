@@ -182,10 +182,10 @@ def improve(
             past = past_rounds(store)
             with RunServers(recipe) as servers:
                 run = RunContext(store, servers, current_location(), **recipe.for_work())
-                asked = long_run.questions(run)
-            step = next_round(store, recipe, past, asked)
+                long_run_questions = long_run.questions(run)
+            step = next_round(store, recipe, past, long_run_questions)
             announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
-            trained = train(step, runs, gpu, partial(long_run.measure, asked, past))
+            trained = train(step, runs, gpu, partial(long_run.measure, long_run_questions, past))
             folders.append(trained.folder)
             past = past_rounds(store)
             show_history(store, recipe.name, long_run, past, trained.folder)

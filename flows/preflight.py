@@ -242,8 +242,8 @@ class Preflight:
             check_trainings(run, trainings, tokenizer, seen[0].environment, recipe.seed, self.trains_here)
         if buys:
             first = seen[0]
-            asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
-            check_teacher(run, recipe, buys, first.environment, asked)
+            samples = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
+            check_teacher(run, recipe, buys, first.environment, samples)
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
@@ -352,7 +352,7 @@ def _check_student(
 
 def _predict(
     specs: dict[str, TrainerSpec],
-    asked: EvaluateSpec,
+    evaluation: EvaluateSpec,
     episodes: int,
     weights: int,
     model: tuple[Any, Any],
@@ -371,7 +371,7 @@ def _predict(
             for name, spec in specs.items()
             if (training := training_of(name)).forecast
         }
-        found = forecast.of_stages(student, trainings, asked)
+        found = forecast.of_stages(student, trainings, evaluation)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
         if stop := broken_package(error):
             raise stop from error
@@ -382,9 +382,9 @@ def _predict(
 
 def _known_calls(seen: AuditedTask) -> list[Call]:
     """The first calls of the scripted policy; empty where there is none, or it does not know the questions."""
-    asked = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
+    prompts = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
     try:
-        return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in asked]
+        return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
     except ValueError:
         return []
 

@@ -42,7 +42,7 @@ class Probed(NamedTuple):
     """The task that GRPO trains on, and why."""
 
     rungs: list[Level]
-    asked: list[Questions]
+    questions_by_level: list[Questions]
     """The questions that the probe played of each level; empty without a probe."""
     played: list[Evaluation]
     chosen: int
@@ -64,7 +64,7 @@ class Probed(NamedTuple):
 
     def artifacts(self) -> Iterator[Artifact]:
         yield from (rung.questions for rung in self.rungs)
-        yield from (*self.asked, *self.played, *self.groups)
+        yield from (*self.questions_by_level, *self.played, *self.groups)
 
     def as_json(self) -> dict[str, Any] | None:
         """Return the report's section; None without a probe."""
@@ -135,10 +135,10 @@ def probe(
     """Play every level with the model from which GRPO begins, and report how hard GRPO's task is."""
     if not probing.questions:
         return Probed(rungs, [], [], 0, spec, [], "")
-    asked = [probe_questions(run, rung.questions, probing.questions) for rung in rungs]
+    questions_by_level = [probe_questions(run, rung.questions, probing.questions) for rung in rungs]
     plays = as_grpo_plays(spec, probing.questions, batch_size)
     played = []
-    for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
+    for number, (rung, questions) in enumerate(zip(rungs, questions_by_level, strict=True), 1):
         title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
         played.append(stage(run, plays, model, rung.environment, questions, seed))
@@ -146,12 +146,12 @@ def probe(
     groups, stopped = [], ""
     if probing.on_hopeless == "stop" and all(each.accuracy in (0.0, 1.0) for each in played):
         in_groups = plays.model_copy(update={"samples": spec.num_generations})
-        chosen, groups, stopped = _in_groups(run, in_groups, spec, rungs, asked, played, model, seed)
+        chosen, groups, stopped = _in_groups(run, in_groups, spec, rungs, questions_by_level, played, model, seed)
     if spec.curriculum:
         known = right_and_wrong(read_episodes(run.store.fetch(played[chosen])), spec.curriculum.by)
         curriculum = spec.curriculum.model_copy(update={"known": known | spec.curriculum.known})
         spec = spec.model_copy(update={"curriculum": curriculum})
-    found = Probed(rungs, asked, played, chosen, spec, groups, stopped)
+    found = Probed(rungs, questions_by_level, played, chosen, spec, groups, stopped)
     _show(found.as_json() or {})
     return found
 
@@ -161,7 +161,7 @@ def _in_groups(
     plays: EvaluateSpec,
     spec: GrpoSpec,
     rungs: list[Level],
-    asked: list[Questions],
+    questions_by_level: list[Questions],
     played: list[Evaluation],
     model: Checkpoint,
     seed: int,
@@ -173,7 +173,7 @@ def _in_groups(
     chosen, groups, why = nearest_to_half([each.accuracy for each in played]), [], {}
     for place in sorted(range(len(rungs)), key=lambda place: place != chosen):
         stage = evaluate.titled(f"Groups of {model.stage} in {{environment}}")
-        groups.append(stage(run, plays, model, rungs[place].environment, asked[place], seed))
+        groups.append(stage(run, plays, model, rungs[place].environment, questions_by_level[place], seed))
         records = read_episodes(run.store.fetch(groups[-1]))
         differ, of = groups_that_differ(records, spec.reward == "exact")
         if differ:

@@ -52,7 +52,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
-from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
+from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Purpose, TrackioSpec
 from apprentice.tasks.training.method import Lessons, Training
@@ -211,12 +211,12 @@ class Artifacts(NamedTuple):
     outcome: "Promotion"
 
     def artifacts(self) -> list[Artifact]:
-        asked, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
+        questions, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
         learned = [each for each in lessons or () if each]
-        tasks = [each for each in probed.artifacts() if each != asked] if probed else []
+        tasks = [each for each in probed.artifacts() if each != questions] if probed else []
         evaluated = [*self.evaluations.values(), *self.guards.values()]
         models = self.stages.models.values()
-        return [asked, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
+        return [questions, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
 
     def by_name(self) -> dict[str, Any]:
         """What a reader of report.json finds in the store: kind, repository, revision and key of each."""
@@ -365,14 +365,14 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
     lessons = artifacts.stages.learned_from
     if not (lessons and lessons.rollouts):
         return [*examined, *guarded]
-    asked = frozenset(
+    evaluation_texts = frozenset(
         same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
     )
     teacher = EpisodeSource(
         as_title(_rows_of(work, lessons)),
         "collected",
         fetch(lessons.rollouts) / "rollouts.jsonl",
-        asked,
+        evaluation_texts,
         lambda _, row: slices_of(row, environment, measured),
     )
     return [*examined, *guarded, teacher]
@@ -404,8 +404,8 @@ def _effort(log: list[StageRun], by_reward: TrainedModel | None, specs: dict[str
     played = {"rollouts": 0, "tokens": 0}
     if by_reward is not None:
         spec, curves = specs[by_reward.training.name], by_reward.log
-        asked = [each[QUESTIONS_ASKED] for each in curves if QUESTIONS_ASKED in each]
-        rollouts = fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step
+        questions_a_step = [each[QUESTION_COUNT] for each in curves if QUESTION_COUNT in each]
+        rollouts = fmean(questions_a_step) * spec.num_generations if questions_a_step else spec.rollouts_a_step
         lengths = [each["completions/mean_length"] for each in curves if "completions/mean_length" in each]
         played["rollouts"] = round(rollouts * max((each["step"] for each in curves), default=0))
         played["tokens"] = round(sum(lengths) * spec.logging_steps * rollouts)

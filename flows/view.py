@@ -100,8 +100,8 @@ def _shown(node: Node) -> list[Shown]:
         return _shown(node.inputs["judged"])
     if node.is_a(Verdict, Decision):
         found = [_of_one(name, each) for name, each in node.inputs.items() if each.is_a(Evaluation)]
-        asked = _examined(node)
-        return found + [_rollouts(each, asked) for each in node.inputs.values() if each.is_a(Rollouts)]
+        evaluation_texts = _examined(node)
+        return found + [_rollouts(each, evaluation_texts) for each in node.inputs.values() if each.is_a(Rollouts)]
     if node.is_a(Evaluation):
         return [_of_one(f"evaluations.{node.counts['model']}", node)]
     if node.is_a(Rollouts, KeptRollouts):
@@ -115,8 +115,8 @@ def _shown(node: Node) -> list[Shown]:
 def _of_one(name: str, node: Node) -> Shown:
     """An evaluation, by its name among a verdict's inputs, such as evaluations.grpo."""
     purpose, _, model = name.rpartition(".")
-    asked = purpose.removeprefix("guards.") if purpose.startswith("guards.") else HELD_OUT
-    source = EpisodeSource(as_title(model), asked, node.store.fetch(node.artifact) / "episodes.jsonl")
+    question_set = purpose.removeprefix("guards.") if purpose.startswith("guards.") else HELD_OUT
+    source = EpisodeSource(as_title(model), question_set, node.store.fetch(node.artifact) / "episodes.jsonl")
     return Shown(source, node.counts["n"], node.ref)
 
 

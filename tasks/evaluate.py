@@ -87,11 +87,11 @@ def evaluate_endpoint(
     """
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
-    asked = {
+    sampling = {
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
-    endpoint, url = endpoint.model_copy(update=asked), context.run.servers.teacher()
+    endpoint, url = endpoint.model_copy(update=sampling), context.run.servers.teacher()
     with (
         evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep),
         closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,

@@ -69,7 +69,7 @@ def gate(
     ours, theirs = both.values()
     seen = seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
     unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
-    asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
+    question_count, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
     compared = Difference(**compare(unseen[0], unseen[1], spec.metric)) if new else None
     verdict = read_verdict(context.fetch(judged))
     learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
@@ -79,7 +79,7 @@ def gate(
     guarded = _guarded(context, challenger, guards, allowances)
     rules = [
         _clean(verdict.contamination),
-        _enough(spec, new, asked),
+        _enough(spec, new, question_count),
         *([made_rule(RuleId.FLOOR, floor.holds, floor.found, floor=f"{floor.at_least:.1%}")] if floor.at_least else []),
         *_better(spec, compared, new),
         *(rule for rule, _ in guarded),
@@ -94,7 +94,7 @@ def gate(
         challenger_revision=challenger.revision,
         metric=spec.metric,
         decided_by=decided_by(spec, allowances),
-        questions=asked,
+        questions=question_count,
         unseen_by_both=new,
         broken=broke,
         comparison=compared,

@@ -69,8 +69,8 @@ def mix_rollouts(
         earlier: Kept rollouts of earlier rounds, the first one first.
         teacher: The teacher's display name, for its rows; empty where the rollouts are of a dataset.
     """
-    asked = read_questions(context.fetch(questions), Purpose.EVALUATE)
-    examined = {same_text(row["question"]) for row in asked if row["used"]}
+    evaluation_rows = read_questions(context.fetch(questions), Purpose.EVALUATE)
+    examined = {same_text(row["question"]) for row in evaluation_rows if row["used"]}
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:

@@ -27,11 +27,11 @@ LEAST_FRESH = 0.5
 """Minimum share of a training window that must remain after evaluation questions are removed."""
 
 
-ASKED = Drawn("Questions", is_aside=True)
+QUESTIONS_BOX = Drawn("Questions", is_aside=True)
 PROBED = Drawn("Probe", is_aside=True)
 
 
-@stage(produces=Questions, version=2, title="Questions of the seed windows", drawn=ASKED)
+@stage(produces=Questions, version=2, title="Questions of the seed windows", drawn=QUESTIONS_BOX)
 def questions(
     context: StageContext, environment: EnvironmentSpec, windows: SeedWindows, examined: int
 ) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def questions(
     }
 
 
-@stage(produces=Questions, version=1, title="Questions of a guard rail", drawn=ASKED)
+@stage(produces=Questions, version=1, title="Questions of a guard rail", drawn=QUESTIONS_BOX)
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
     texts = sorted(ask(context, environment, window.seeds()).items())
@@ -136,7 +136,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
             )
 
 
-@stage(produces=Questions, version=1, title="Questions of a rung", drawn=ASKED)
+@stage(produces=Questions, version=1, title="Questions of a rung", drawn=QUESTIONS_BOX)
 def rung_questions(
     context: StageContext, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
 ) -> dict[str, Any]:
@@ -177,7 +177,7 @@ SOON = 20
 """Rounds; a space that lasts for no more of them is warned of."""
 
 
-@stage(produces=Questions, version=2, title="Questions of the round", drawn=ASKED)
+@stage(produces=Questions, version=2, title="Questions of the round", drawn=QUESTIONS_BOX)
 def fresh_questions(
     context: StageContext,
     environment: EnvironmentSpec,
@@ -193,10 +193,10 @@ def fresh_questions(
         shares: How many of the training questions of each kind are asked.
     """
     texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
-    asked = {same_text(row["question"]) for each in earlier.values() for row in _rows(context, each)}
+    known = {same_text(row["question"]) for each in earlier.values() for row in _rows(context, each)}
     chosen: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
-        if len(chosen) < examined and same_text(texts[seed]) not in asked:
+        if len(chosen) < examined and same_text(texts[seed]) not in known:
             chosen.setdefault(same_text(texts[seed]), seed)
     instance = environment.make()
     rows: list[dict[str, Any]] = []
@@ -205,7 +205,7 @@ def fresh_questions(
         for seed in window.seeds():
             text = same_text(texts[seed])
             used = chosen.get(text) == seed
-            if purpose != Purpose.EVALUATE and (used := text not in asked and text not in chosen):
+            if purpose != Purpose.EVALUATE and (used := text not in known and text not in chosen):
                 new[purpose] += 1
                 used = shares is None or _is_drawn(shares, instance.slices(seed, texts[seed]), seed)
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
@@ -229,13 +229,13 @@ def fresh_questions(
     return {**{purpose: used_by[purpose] for purpose, _ in windows}, "dropped_from_grpo": dropped}
 
 
-def lasts(asked: list[str], a_round: int) -> int:
+def lasts(texts: list[str], a_round: int) -> int:
     """About how many rounds of `a_round` questions each a space lasts, estimated from the repeats among random ones.
 
-    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from those `asked` once
-    and twice; of n random ones in round r a share of exp(-r n / N) is new, and half of them must be.
+    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from the `texts` that
+    occur once and twice; of n random ones in round r a share of exp(-r n / N) is new, and half of them must be.
     """
-    times = Counter(Counter(map(same_text, asked)).values())
+    times = Counter(Counter(map(same_text, texts)).values())
     once, twice = times[1], times[2]
     distinct = sum(times.values()) + (once * once / (2 * twice) if twice else once * (once - 1) / 2)
     return 1 + int(math.log(1 / LEAST_FRESH) * distinct / a_round)

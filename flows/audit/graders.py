@@ -38,7 +38,7 @@ def audited(url: str, named: str) -> Report | str:
         return f"{name} has settings without a default, which a manifest does not give: {invalid.error_count()}"
     except Stop as stop:
         return str(stop)
-    return audit(Subject(server, spec, Needs(0, 0, 4), extent=Extent(seeds=12, asked=300, seconds=2.0)))
+    return audit(Subject(server, spec, Needs(0, 0, 4), extent=Extent(seeds=12, samples=300, seconds=2.0)))
 
 
 class AuditGrader:

@@ -218,7 +218,7 @@ def growth(subject: Subject) -> CheckResult:
     environment, played = subject.players[0], subject.known
     took: list[float] = []
     begun, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds
-    for each in islice(cycle(played), subject.extent.asked):
+    for each in islice(cycle(played), subject.extent.samples):
         before = perf_counter()
         play(environment, each.seed, replayed(each.calls))
         took.append(perf_counter() - before)

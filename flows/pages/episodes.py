@@ -33,7 +33,7 @@ class EpisodeSource(NamedTuple):
     """One file of episodes."""
 
     model: str
-    asked: str
+    question_set: str
     """The set of questions: models of the same set are shown side by side."""
     path: Path
     examined: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class Reader:
 
     def head(self) -> dict[str, Any]:
         """The words that rows name by number."""
-        sources = [[each.model, each.asked] for each in self.sources]
+        sources = [[each.model, each.question_set] for each in self.sources]
         return {"sources": sources, "kinds": [*self.kinds], "slices": [*self.slices]}
 
 
@@ -120,8 +120,10 @@ def embedded(sources: list[EpisodeSource], first: set[int], budget: int = BUDGET
                 else:
                     rows.append(row)
                     lines.append(line)
-    asked = sources[0].asked
-    order = sorted(range(len(rows)), key=lambda n: not (sources[rows[n][0]].asked == asked and rows[n][1] in first))
+    question_set = sources[0].question_set
+    order = sorted(
+        range(len(rows)), key=lambda n: not (sources[rows[n][0]].question_set == question_set and rows[n][1] in first)
+    )
     transcripts: list[Any] = [None] * len(rows)
     for number in order:
         shown = transcript(lines[number])

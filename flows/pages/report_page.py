@@ -226,8 +226,8 @@ def _power(judgement: Judgement) -> str:
     needed = judgement.comparisons[-1].questions_for_5_points if judgement.comparisons else None
     if needed is None:
         return ""
-    asked = judgement.models.last.n
-    return f"Power: {needed} questions show a difference of 5 points four times in five; {asked} were asked."
+    evaluated = judgement.models.last.n
+    return f"Power: {needed} questions show a difference of 5 points four times in five; {evaluated} were asked."
 
 
 def _reward_line(read: Curves | None) -> str:

@@ -214,12 +214,12 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
     if spec.knows_all():
         return spec
     if server.url:
-        return _asked(spec, server)
+        return _from_server(spec, server)
     with environment_server(spec.name, server, sessions=1, say=announce.say) as url:
-        return _asked(spec, server.at(url))
+        return _from_server(spec, server.at(url))
 
 
-def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
+def _from_server(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     session = Session(server)
     try:
         settings = environment_class(spec.name).completed(spec.settings, session)

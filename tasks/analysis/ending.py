@@ -265,8 +265,8 @@ def _unmet(decision: GateDecision) -> str:
     others = [rule for rule in decision.unmet if rule.id not in SAID]
     if others:
         return others[0].found
-    asked = (rule.stated.get("margin") for rule in decision.unmet if rule.id == RuleId.MARGIN)
-    margin, found = next(asked, None), decision.comparison
+    margins = (rule.stated.get("margin") for rule in decision.unmet if rule.id == RuleId.MARGIN)
+    margin, found = next(margins, None), decision.comparison
     return f"The gate asks for {margin}." if margin and found and found.ci[0] > 0 else ""
 
 

@@ -185,7 +185,7 @@ def _line(message: dict[str, Any]) -> str:
 
 OF_PARTS = ("environment", "dataset")
 """The traits that tell the parts of a mixture, or of a composite dataset."""
-ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
+QUESTIONS, RATE = "curriculum/asked/", "curriculum/rate/"
 """GRPO's metrics by kind: questions asked in a step, and the success rate as it is known after it."""
 NO_TRAITS = "others"
 """The kind of a question that has none of the traits."""
@@ -241,10 +241,10 @@ def kinds_over_time(log: Iterable[dict[str, Any]]) -> dict[str, dict[str, list[t
     without a curriculum."""
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for entry in log:
-        asked = {name.removeprefix(ASKED): value for name, value in entry.items() if name.startswith(ASKED)}
-        for kind, count in asked.items():
+        counts = {name.removeprefix(QUESTIONS): value for name, value in entry.items() if name.startswith(QUESTIONS)}
+        for kind, count in counts.items():
             of_kind = found.setdefault(kind, {"asked": [], "rate": []})
-            of_kind["asked"].append((entry["step"], count / sum(asked.values())))
+            of_kind["asked"].append((entry["step"], count / sum(counts.values())))
             of_kind["rate"].append((entry["step"], entry[RATE + kind]))
     return dict(sorted(found.items()))
 

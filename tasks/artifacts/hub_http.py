@@ -55,7 +55,7 @@ def be_patient(patience: float) -> None:
     _session().timeout = httpx2.Timeout(min(TIMEOUT, max(patience, LEAST_TIMEOUT)))
 
 
-def wait_asked(error: BaseException) -> float | None:
+def requested_delay(error: BaseException) -> float | None:
     """Return the seconds that the Hub asks to wait, by its `ratelimit` header or by Retry-After."""
     response = getattr(error, "response", None)
     if response is None:

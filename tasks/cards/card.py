@@ -301,7 +301,7 @@ class ModelFacts(Facts):
         evaluations = evaluations_of(judged.inputs if judged else {})
         examined = evaluations.last if evaluations else None
         self.ending = ending(self.verdict, self.decision, {}) if self.verdict and self.decision else None
-        self.asked = examined.nearest(Questions) if examined else None
+        self.questions = examined.nearest(Questions) if examined else None
         self.decoding = examined.settings.get("spec") if examined else None
 
     def metadata(self) -> "ModelCardData":
@@ -330,17 +330,17 @@ class ModelFacts(Facts):
         """The evaluation of the released model; none where training had seen more of it than was allowed."""
         from huggingface_hub import EvalResult
 
-        verdict, asked, environment = self.verdict, self.asked, self.environment
-        if verdict is None or asked is None or environment is None or not verdict.contamination.clean:
+        verdict, questions, environment = self.verdict, self.questions, self.environment
+        if verdict is None or questions is None or environment is None or not verdict.contamination.clean:
             return []
         return [
             EvalResult(
                 task_type="text-generation",
                 task_name=f"Acting in {called(environment)}",
-                dataset_type=asked.named.repository,
+                dataset_type=questions.named.repository,
                 dataset_name=called(environment),
                 dataset_config="questions",
-                dataset_revision=asked.named.key,
+                dataset_revision=questions.named.key,
                 dataset_args={"purpose": "evaluate", "environment": shown(environment)},
                 metric_type=metric,
                 metric_name=name,
@@ -383,8 +383,8 @@ def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _question(made: Node) -> tuple[int, str]:
     """Seed and text of a question of the evaluation, or of GRPO where there is none among the nearest."""
-    asked = made.nearest(Questions)
-    if (folder := asked.fetch() if asked else None) is None:
+    questions = made.nearest(Questions)
+    if (folder := questions.fetch() if questions else None) is None:
         return 0, NO_QUESTION
     with (folder / "questions.jsonl").open() as file:
         used = [row for row in map(json.loads, file) if row["used"]]

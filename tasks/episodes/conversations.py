@@ -249,10 +249,10 @@ def _messages_of(row: dict[str, Any]) -> Any:
     if "conversations" in row:
         return row["conversations"]
     if "prompt" in row and "completion" in row:
-        asked, said = row["prompt"], row["completion"]
-        asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        prompt, said = row["prompt"], row["completion"]
+        prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         said = [{"role": "assistant", "content": said}] if isinstance(said, str) else said
-        return [*asked, *said] if isinstance(asked, list) and isinstance(said, list) else asked
+        return [*prompt, *said] if isinstance(prompt, list) and isinstance(said, list) else prompt
     raise NotAConversation("messages", f"no such column; the row has {', '.join(row) or 'none'}")
 
 

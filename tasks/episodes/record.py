@@ -320,10 +320,10 @@ def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
 LEARNED = "learned.jsonl"
 
 
-def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
+def write_learned(out: Path, stage: str, questions: Iterable[tuple[int, str]], before: Path | None = None) -> None:
     """Writes learned.jsonl: the rows of the initial checkpoint `before`, then these seeds and questions of `stage`."""
     rows = read_learned(before) if before else []
-    rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in asked]
+    rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in questions]
     (out / LEARNED).write_bytes(b"".join(map(as_line, rows)))
 
 
@@ -334,8 +334,8 @@ class TrainedQuestions:
         self._lines = JsonLines(path)
         self._questions: dict[int, str] = dict(map(json.loads, self._lines))
 
-    def note(self, asked: Iterable[tuple[int, str]]) -> None:
-        new = {seed: text for seed, text in asked if seed not in self._questions}
+    def note(self, questions: Iterable[tuple[int, str]]) -> None:
+        new = {seed: text for seed, text in questions if seed not in self._questions}
         self._questions |= new
         self._lines.append(*map(as_line, new.items()))
 

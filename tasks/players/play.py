@@ -52,9 +52,9 @@ class Parity:
         """A new episode. Raises SessionLost."""
         return Episode(player, seed)
 
-    def tokens(self, asked: int) -> int:
+    def tokens(self, limit: int) -> int:
         """Maximum new tokens of a turn."""
-        return asked
+        return limit
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
         return prompt_ids(tokenizer, episode.messages, episode.tools)
@@ -75,7 +75,7 @@ class Tutorial(Parity):
         """A new episode. Raises SessionLost; Stop for an environment with other tools than `answer`."""
         return TutorialEpisode(player, seed)
 
-    def tokens(self, asked: int) -> int:
+    def tokens(self, limit: int) -> int:
         return TUTORIAL_TOKENS
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:

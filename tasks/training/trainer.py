@@ -40,7 +40,7 @@ UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_p
 class Learned(NamedTuple):
     """What a stage trained on: seeds and questions, and the initial checkpoint."""
 
-    asked: Iterable[tuple[int, str]]
+    questions: Iterable[tuple[int, str]]
     before: Path
 
 
@@ -182,7 +182,7 @@ def finish(
         return {}
     _check_numbers(weights or {})
     log = keep_log(context, trainer, shown)
-    write_learned(context.out, spec.section, learned.asked, before=learned.before)
+    write_learned(context.out, spec.section, learned.questions, before=learned.before)
     tokenizer, model = trainer.processing_class, trainer.model
     if spec.lora is not None:
         model, weights = merged(model, learned.before, spec.lora, weights, context.run.trusted), None

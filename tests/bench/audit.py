@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "envs" / "AUDIT.md"
 HEAD = ROOT / "tests" / "bench" / "audit_head.md"
 PACKAGES = ROOT / "tests" / "envs" / "packages"
-BRIEF = Extent(seeds=24, asked=300, seconds=2.0)
+BRIEF = Extent(seeds=24, samples=300, seconds=2.0)
 """For each of many datasets."""
 SESSIONS = 6
 GAME = ROOT / "tests" / "bench" / "textarena_game.py"

@@ -140,8 +140,8 @@ class Ours:
     def prompt_tokens(self, seeds: range) -> list[int]:
         """Tokens of each prompt."""
         environment = TASK.make()
-        asked = [prompt(environment, question(seed)) for seed in seeds]
-        ids = self._model._tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+        chats = [prompt(environment, question(seed)) for seed in seeds]
+        ids = self._model._tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
         return [len(each) for each in ids]
 
     def play(self, seeds: range) -> Round:
@@ -257,13 +257,15 @@ def table(found: dict[str, dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=BATCH, help="our episodes at once")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     found: dict[str, dict[str, Any]] = {}
-    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * asked.batch)) as url:
+    with local_server(
+        "apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * arguments.batch)
+    ) as url:
         for name, spelt in (("short", False), ("long", True)):
             with tempfile.TemporaryDirectory() as folder:
                 build(Path(folder), spelt)
-                found[name] = compare(Path(folder), url, asked.batch)
+                found[name] = compare(Path(folder), url, arguments.batch)
     table(found)
     print(json.dumps({"questions": len(SEEDS), **found}))
     return 0 if all(each["texts_equal"] and each["ratio"] >= GOAL for each in found.values()) else 1

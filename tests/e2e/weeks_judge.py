@@ -73,8 +73,8 @@ class Judge:
 
     def _check_rows(self, runs: int) -> dict[str, int]:
         """Every answer that was paid is a row of a collection, but the one of each run that tries the endpoint out."""
-        asked = (self._world.teacher / "asked.jsonl").read_text().splitlines()
-        paid = Counter(each["question"] for each in map(json.loads, asked) if each["answered"])
+        requests = (self._world.teacher / "asked.jsonl").read_text().splitlines()
+        paid = Counter(each["question"] for each in map(json.loads, requests) if each["answered"])
         rows: Counter[str] = Counter()
         for file in self._world.cluster.store.glob("datasets/team/weeks-rollouts/snapshots/*/rollouts.jsonl"):
             rows.update(json.loads(line)["messages"][1]["content"] for line in file.read_text().splitlines())

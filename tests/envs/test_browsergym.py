@@ -64,10 +64,10 @@ def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None
 def test_the_same_seed_is_the_same_form_on_two_servers(made, server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         here, there = made(), EnvironmentSpec(name="browsergym").make(Session(EnvironmentServer(url=url)))
-        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 2 * 10**8, 7)]
+        questions = [(here.ask(seed), there.ask(seed)) for seed in (7, 2 * 10**8, 7)]
         there.close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+    assert all(one == two for one, two in questions)
+    assert questions[0] == questions[2] != questions[1]
 
 
 def test_the_player_reads_the_goal_and_the_page_and_after_a_move_what_is_new(made):
@@ -255,11 +255,11 @@ def test_a_browser_that_dies_does_not_cost_the_episode():
 
 def test_the_browser_reaches_nothing_but_the_forms():
     """Not even what else listens on this machine."""
-    asked = []
+    requests = []
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_error(418)
 
     elsewhere = HTTPServer(("127.0.0.1", 0), Elsewhere)
@@ -284,7 +284,7 @@ def test_the_browser_reaches_nothing_but_the_forms():
     ]
     assert "ERR_TUNNEL" in str(thread.submit(visit, "https://example.com/").result())
     elsewhere.shutdown()
-    assert asked == []
+    assert requests == []
 
 
 def test_without_a_chromium_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -303,14 +303,14 @@ def _form(seed: int, fields: int = 1) -> forms.Form:
 
 def _chromiums() -> set[psutil.Process]:
     """Those that this process's servers started."""
-    return {process for process in psutil.Process().children(recursive=True) if "chrom" in _asked(process, "name")}
+    return {process for process in psutil.Process().children(recursive=True) if "chrom" in _property(process, "name")}
 
 
 def _pages(processes: set[psutil.Process]) -> int:
-    return sum("--type=renderer" in _asked(process, "cmdline") for process in processes)
+    return sum("--type=renderer" in _property(process, "cmdline") for process in processes)
 
 
-def _asked(process: psutil.Process, what: str) -> str:
+def _property(process: psutil.Process, what: str) -> str:
     try:
         return str(getattr(process, what)())
     except psutil.NoSuchProcess:

@@ -93,10 +93,10 @@ def test_a_reply_tells_the_new_places_and_no_board(game: Any):
 def test_the_same_seed_is_the_same_question_twice_and_on_two_servers(game: Any):
     with local_server("apprentice.envs.serving.serve", "catch") as url:
         elsewhere = CATCH.make(Session(EnvironmentServer(url=url)))
-        asked = [(game.ask(seed), elsewhere.ask(seed)) for seed in (7, 200_000_000, 7)]
+        questions = [(game.ask(seed), elsewhere.ask(seed)) for seed in (7, 200_000_000, 7)]
         elsewhere.close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+    assert all(one == two for one, two in questions)
+    assert questions[0] == questions[2] != questions[1]
 
 
 def test_there_are_hundreds_of_questions_each_one_board_and_each_board_one_text(game: Any):

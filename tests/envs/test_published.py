@@ -162,12 +162,12 @@ def test_trls_wordle_script_sees_the_marks_of_each_guess(servers: dict[tuple[str
 def test_wordle_is_the_same_game_on_a_published_server(playing: Any):
     def game(side: str, seed: int) -> list[Any]:
         environment = playing(WORDLE, side)
-        asked = [environment.ask(seed)]
+        transcript = [environment.ask(seed)]
         for word in ("crane", "no word", "storm", "crane", "crane"):
             if not environment.done:
-                asked.append(environment.environment.guess(word))
-                asked.append(environment.scores())
-        return [*asked, environment.reward, environment.done, environment.correct]
+                transcript.append(environment.environment.guess(word))
+                transcript.append(environment.scores())
+        return [*transcript, environment.reward, environment.done, environment.correct]
 
     games = [game("published", seed) for seed in range(6)]
     assert games == [game("ours", seed) for seed in range(6)]
@@ -282,10 +282,10 @@ def test_echo_is_the_same_game_on_a_published_server(playing: Any):
 
 def test_a_server_that_asks_nothing_and_has_other_tools_is_no_echo():
     other = [{"name": "add"}]
-    asked = Exchange("reset", {}, {"observation": {}, "reward": 0.0, "done": False})
+    reset = Exchange("reset", {}, {"observation": {}, "reward": 0.0, "done": False})
     told = Exchange("step", {}, {"observation": {"tools": other}, "reward": 0.0, "done": False})
     with pytest.raises(BadReply, match="there is no tool echo_message"):
-        ECHO.make(Recorded([asked, told])).environment.reset(seed=1)
+        ECHO.make(Recorded([reset, told])).environment.reset(seed=1)
 
 
 def test_catch_refuses_a_server_that_ignores_the_seed(servers: dict[tuple[str, str], EnvironmentServer], playing: Any):

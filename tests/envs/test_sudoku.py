@@ -68,11 +68,11 @@ def right_move(game: Any, place: int = 0) -> tuple[int, int, int]:
 def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "sudoku") as other:
         here, there = NORMAL.make(Session(server)), NORMAL.make(Session(EnvironmentServer(url=other)))
-        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
+        puzzles = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
         here.close()
         there.close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+    assert all(one == two for one, two in puzzles)
+    assert puzzles[0] == puzzles[2] != puzzles[1]
 
 
 def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
@@ -106,9 +106,9 @@ def test_a_span_of_clues_gives_easy_puzzles_among_harder_ones(server: Environmen
 
 def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentServer):
     environment = MARKED.make(Session(server))
-    asked = {same_text(environment.ask(seed)) for seed in range(500)}
+    questions = {same_text(environment.ask(seed)) for seed in range(500)}
     environment.close()
-    assert len(asked) == 500
+    assert len(questions) == 500
 
 
 def test_our_count_of_solutions_is_textarenas():

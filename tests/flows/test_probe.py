@@ -63,7 +63,7 @@ class Climbed(NamedTuple):
 
     recipe: Recipe
     work: RunContext
-    asked: Questions
+    question_set: Questions
     warm: SftCheckpoint
     probed: Probed
     trained: GrpoCheckpoint
@@ -74,18 +74,20 @@ class Climbed(NamedTuple):
         return read_episodes(self.work.store.fetch(self.probed.played[place]))
 
 
-def stages_of(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint | None = None) -> Pipeline:
+def stages_of(
+    work: RunContext, recipe: Recipe, evaluation_questions: Questions, model: Checkpoint | None = None
+) -> Pipeline:
     stages = Pipeline(work, recipe, base=model)
-    stages.questions = asked
+    stages.questions = evaluation_questions
     return stages
 
 
-def levels_of(work: RunContext, recipe: Recipe, asked: Questions) -> list[Level]:
-    return stages_of(work, recipe, asked).levels
+def levels_of(work: RunContext, recipe: Recipe, evaluation_questions: Questions) -> list[Level]:
+    return stages_of(work, recipe, evaluation_questions).levels
 
 
-def probed_by(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint) -> Probed:
-    return stages_of(work, recipe, asked, model).task(recipe.grpo)
+def probed_by(work: RunContext, recipe: Recipe, evaluation_questions: Questions, model: Checkpoint) -> Probed:
+    return stages_of(work, recipe, evaluation_questions, model).task(recipe.grpo)
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +99,16 @@ def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer,
     def climb() -> Climbed:
         with RunServers(recipe) as servers:
             work = RunContext(store, servers, recipe=recipe.for_record())
-            asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
-            base = student(work, recipe.student, recipe.environment, asked, 0)
+            evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
+            base = student(work, recipe.student, recipe.environment, evaluation_questions, 0)
             warm = who_says_true(work, recipe, base)
-            probed = probed_by(work, recipe, asked, warm)
+            probed = probed_by(work, recipe, evaluation_questions, warm)
             assert probed
             assert recipe.grpo
             trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, 0)
             again = RunContext(store, servers, recipe=recipe.for_record())
-            assert probed_by(again, recipe, asked, warm) == probed
-        return Climbed(recipe, work, asked, warm, probed, trained, again.log)
+            assert probed_by(again, recipe, evaluation_questions, warm) == probed
+        return Climbed(recipe, work, evaluation_questions, warm, probed, trained, again.log)
 
     return climb()
 
@@ -177,7 +179,7 @@ def test_each_rung_is_played_as_grpo_would_play_it_on_its_own_seeds(climbed: Cli
 
 def test_no_examined_question_is_trained_on_or_probed_on_any_rung(climbed: Climbed):
     store = climbed.work.store
-    held_out = read_questions(store.fetch(climbed.asked), "evaluate")
+    held_out = read_questions(store.fetch(climbed.question_set), "evaluate")
     examined = {same_text(row["question"]) for row in held_out if row["used"]}
     assert len(examined) == climbed.recipe.evaluate.questions
     for place, rung in enumerate(climbed.probed.rungs):
@@ -205,12 +207,12 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
     def climb() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(LocalStore(tmp_path, "toy", describe=write_card), servers, recipe=recipe.for_record())
-            asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
-            [rung] = levels_of(work, recipe, asked)
+            evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
+            [rung] = levels_of(work, recipe, evaluation_questions)
             examined = Pipeline(work, recipe).guard_questions["again"]
             theirs, own, climbed = (
                 {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
-                for each, purpose in ((examined, "evaluate"), (asked, "grpo"), (rung.questions, "grpo"))
+                for each, purpose in ((examined, "evaluate"), (evaluation_questions, "grpo"), (rung.questions, "grpo"))
             )
             assert theirs & own, "else nothing is shown"
             assert climbed == own - theirs
@@ -237,7 +239,7 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     def climb() -> tuple[Probed, GrpoCheckpoint]:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            probed = probed_by(work, recipe, climbed.asked, climbed.warm)
+            probed = probed_by(work, recipe, climbed.question_set, climbed.warm)
             assert probed
             trained = grpo(work, probed.trains_with, climbed.warm, probed.environment, probed.questions, 0)
             return probed, trained
@@ -254,7 +256,7 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     rates = [known[label][0] / sum(known[label]) for label in labels]
     assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
 
-    held_out = read_questions(store.fetch(climbed.asked), "evaluate")
+    held_out = read_questions(store.fetch(climbed.question_set), "evaluate")
     examined = {same_text(row["question"]) for row in held_out if row["used"]}
     rows = read_questions(store.fetch(probed.questions), "grpo")
     assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
@@ -262,8 +264,8 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     assert not examined & {same_text(row["question"]) for row in learned}
 
     log, steps = read_log(store.fetch(trained)), 2
-    asked = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}
-    assert sum(asked.values()) == len(learned) == steps * probed.trains_with.groups_a_step
+    question_counts = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}
+    assert sum(question_counts.values()) == len(learned) == steps * probed.trains_with.groups_a_step
     node = lineage_of(trained.key, store.root).root
     assert node.record is not None
     assert {
@@ -289,12 +291,12 @@ def test_their_cards_say_what_they_are(climbed: Climbed):
     def named(artifact: Artifact) -> str:
         return f"`{artifact.repository}` at tag `{artifact.key}`"
 
-    rung, asked = climbed.probed.questions, climbed.probed.asked[1]
+    rung, probe_questions = climbed.probed.questions, climbed.probed.questions_by_level[1]
     window = climbed.recipe.seed_windows().grpo
     assert f"`grpo`: seeds {window.start:,} to {window.start + window.size - 1:,} (60)." in card(rung)
-    assert f"Kept out by their text: what is asked in {named(climbed.asked)}" in card(rung)
-    assert f"The first {PROBED} distinct questions for `grpo` in {named(rung)}" in card(asked)
-    assert f"The questions: {named(asked)}" in card(climbed.probed.played[1])
+    assert f"Kept out by their text: what is asked in {named(climbed.question_set)}" in card(rung)
+    assert f"The first {PROBED} distinct questions for `grpo` in {named(rung)}" in card(probe_questions)
+    assert f"The questions: {named(probe_questions)}" in card(climbed.probed.played[1])
     trained = card(climbed.trained)
     assert f"On the questions for `grpo` in {named(rung)}" in trained
     assert '"p_solvable": 0.5' in trained.split("### GRPO")[1].split("|")[0]
@@ -307,8 +309,8 @@ def test_a_rung_that_is_the_recipes_own_task_is_not_asked_for_twice(climbed: Cli
     def climb() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            [rung] = levels_of(work, recipe, climbed.asked)
-            assert (rung.environment, rung.questions) == (recipe.environment, climbed.asked)
+            [rung] = levels_of(work, recipe, climbed.question_set)
+            assert (rung.environment, rung.questions) == (recipe.environment, climbed.question_set)
             assert not [run for run in work.log if run.name == "rung_questions"]
 
     climb()
@@ -322,9 +324,9 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
         for recipe in (with_probe, without):
             with RunServers(recipe) as servers:
                 work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-                probed = probed_by(work, recipe, climbed.asked, climbed.warm)
+                probed = probed_by(work, recipe, climbed.question_set, climbed.warm)
                 assert probed
-                assert (probed.environment, probed.questions) == (recipe.environment, climbed.asked)
+                assert (probed.environment, probed.questions) == (recipe.environment, climbed.question_set)
                 report = probed.as_json()
                 assert (report is None) == (recipe is without)
                 assert [run.title for run in work.log] == (
@@ -358,7 +360,7 @@ def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
     def look() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            probed = probed_by(work, recipe, climbed.asked, climbed.warm)
+            probed = probed_by(work, recipe, climbed.question_set, climbed.warm)
             assert probed
             assert why in probed.stopped
             assert bool(probed.stopped) is bool(why)

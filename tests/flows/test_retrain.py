@@ -98,7 +98,7 @@ def test_a_rung_asks_nothing_that_the_evaluation_or_the_guard_rail_asks(climbed:
     assert len(made) == 3
     for row in made:
         rows = map(json.loads, (store / "toy-questions/snapshots" / row["revision"] / "questions.jsonl").open())
-        assert all(asked["used"] == (asked["question"] not in examined) for asked in rows)
+        assert all(level_row["used"] == (level_row["question"] not in examined) for level_row in rows)
         assert set(row["inputs"]) == {"kept_out.held_out", "kept_out.longer-words"}
 
 

@@ -40,18 +40,18 @@ class Runs:
         self,
         name: str,
         rewards: dict[str, list[float]],
-        asked: int = 0,
+        first_question: int = 0,
         clean: bool = True,
         protocol: str = "parity",
         **recipe: Any,
     ) -> None:
-        """A run whose models have these rewards on the questions from `asked` on, with these settings."""
+        """A run whose models have these rewards on the questions from `first_question` on, with these settings."""
         written = {"name": "toy", "environment": TASK | {"code": name}}
         written |= {"store": {"path": str(self.store.root), "hub": None}} | recipe
         inputs: dict[str, Artifact] = {}
         models = {}
         for model, earned in rewards.items():
-            records = [each for each in episodes([0.0] * asked + earned) if each.place >= asked]
+            records = [each for each in episodes([0.0] * first_question + earned) if each.place >= first_question]
             kind = {"sft": SftCheckpoint, "grpo": GrpoCheckpoint}[model]
             trained = published(self.store, kind, f"{name}-{model}", {"model": f"{name} {model}"}, {"parameters": 1})
             counts = {"model": model, "protocol": protocol, "cost_usd": 0.0} | rates(records, PROTOCOLS["parity"])
@@ -164,7 +164,10 @@ def test_runs_that_ended_with_different_models_are_compared_by_those(runs: Runs)
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ({"asked": 1}, "not evaluated on the same questions by the same rules: they differ in the list of questions"),
+        (
+            {"first_question": 1},
+            "not evaluated on the same questions by the same rules: they differ in the list of questions",
+        ),
         ({"environment": TASK | {"version": "1.1"}}, r"environment.version is 1 and 1.1"),
         ({"environment": TASK | {"settings": {}}}, r"environment.settings is \{'words': 3\} and \{\}"),
         ({"protocol": "tutorial"}, "protocol is parity and tutorial"),

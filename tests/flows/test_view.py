@@ -34,9 +34,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
 @pytest.fixture(scope="module")
 def verdict(store: LocalStore) -> Verdict:
     """Two models on three questions, a guard rail, and many episodes of the teacher."""
-    asked = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
+    row = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
     counts = {"collect": 0, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
-    questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(asked) + "\n"}, counts)
+    questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(row) + "\n"}, counts)
     sft = evaluation(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", inputs={"questions": questions})
     grpo = evaluation(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", inputs={"questions": questions})
     guard = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
@@ -65,7 +65,7 @@ def all_rows(client: TestClient) -> tuple[list[Any], dict[str, Any]]:
 
 def test_a_verdict_shows_its_models_its_guard_rails_and_the_teachers_episodes(store: LocalStore, verdict: Verdict):
     shown = shown_of_key(verdict.key, store.root)
-    assert [(each.source.model, each.source.asked, each.episodes) for each in shown] == [
+    assert [(each.source.model, each.source.question_set, each.episodes) for each in shown] == [
         ("SFT", "held out", 3),
         ("GRPO", "held out", 3),
         ("GRPO", "sums", 1),

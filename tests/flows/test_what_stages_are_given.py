@@ -78,18 +78,18 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stages:
 
 
 BASE, SFT, GRPO = "Student", "SFT", "GRPO"
-ASKED = "Questions of the seed windows"
+QUESTIONS = "Questions of the seed windows"
 IN = "in reasoning_gym spell_backward"
 GUARD = "Guard rail longer-words"
 TEACHER = "Teacher's rollouts (scripted policy, error rate 0.1: not a model)"
 """Of everybody's run the teacher's episodes, of the toy recipe's as well."""
 ALIKE = {
-    BASE: {"questions": ASKED},
+    BASE: {"questions": QUESTIONS},
     f"Probe of sft {IN}": {"checkpoint": SFT, "questions": "Questions of the probe"},
-    GRPO: {"checkpoint": SFT, "questions": ASKED},
-    f"Evaluation of base {IN}": {"checkpoint": BASE, "questions": ASKED},
-    f"Evaluation of sft {IN}": {"checkpoint": SFT, "questions": ASKED},
-    f"Evaluation of grpo {IN}": {"checkpoint": GRPO, "questions": ASKED},
+    GRPO: {"checkpoint": SFT, "questions": QUESTIONS},
+    f"Evaluation of base {IN}": {"checkpoint": BASE, "questions": QUESTIONS},
+    f"Evaluation of sft {IN}": {"checkpoint": SFT, "questions": QUESTIONS},
+    f"Evaluation of grpo {IN}": {"checkpoint": GRPO, "questions": QUESTIONS},
     f"{GUARD}: sft": {"checkpoint": SFT, "questions": "Questions of a guard rail"},
     f"{GUARD}: grpo": {"checkpoint": GRPO, "questions": "Questions of a guard rail"},
     "Gate: challenger against base": {
@@ -117,7 +117,7 @@ JUDGED = {
     "trained": GRPO,
 }
 OF_TOY = ALIKE | {
-    "Filter by reward": {"rollouts": TEACHER, "questions": ASKED},
+    "Filter by reward": {"rollouts": TEACHER, "questions": QUESTIONS},
     "Token lengths": {"kept": "Filter by reward", "student": BASE},
     SFT: {"student": BASE, "kept": "Filter by reward", "lengths": "Token lengths"},
     "Comparison and diagnosis": JUDGED,
@@ -125,11 +125,11 @@ OF_TOY = ALIKE | {
 MIXED = "Rollouts to learn from"
 OF_EVERYBODY = ALIKE | {
     f"Tries of the student {IN}": {"checkpoint": BASE, "questions": "Questions for the student to try"},
-    MIXED: {"questions": ASKED, "rollouts": TEACHER, "tries": f"Tries of the student {IN}"},
+    MIXED: {"questions": QUESTIONS, "rollouts": TEACHER, "tries": f"Tries of the student {IN}"},
     "Token lengths": {"kept": MIXED, "student": BASE},
     SFT: {"student": BASE, "kept": MIXED, "lengths": "Token lengths"},
     "SFT to its best": {"student": BASE, "kept": MIXED, "lengths": "Token lengths"},
-    f"Evaluation of control {IN}": {"checkpoint": "SFT to its best", "questions": ASKED},
+    f"Evaluation of control {IN}": {"checkpoint": "SFT to its best", "questions": QUESTIONS},
     "Comparison and diagnosis": JUDGED | {"evaluations.control": f"Evaluation of control {IN}"},
 }
 

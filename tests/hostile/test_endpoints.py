@@ -174,12 +174,12 @@ def test_the_answer_counts_and_the_money_is_what_it_can_have_been(play: Any, usa
     played, server = play(lambda: completion(usage=usage))
     assert played.ended is None
     assert played.message["tool_calls"][0]["function"] == CALL["function"]
-    asked = len(server.requests[0])
-    most = (asked * PRICES["prompt"] + MAX_TOKENS * PRICES["completion"]) / 1_000_000
+    request_bytes = len(server.requests[0])
+    most = (request_bytes * PRICES["prompt"] + MAX_TOKENS * PRICES["completion"]) / 1_000_000
     least = (90 * PRICES["prompt"] + 9 * PRICES["completion"]) / 1_000_000
     assert least <= played.budget.spent <= most
     assert played.spent.cost_usd == played.budget.spent
-    assert 0 <= played.spent.cached_tokens <= played.spent.prompt_tokens <= asked
+    assert 0 <= played.spent.cached_tokens <= played.spent.prompt_tokens <= request_bytes
     assert 0 <= played.spent.reasoning_tokens <= played.spent.completion_tokens <= MAX_TOKENS
 
 

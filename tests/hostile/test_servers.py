@@ -195,8 +195,8 @@ def test_an_examination_records_what_broke_and_gives_it_no_reward(play: Any):
 def test_an_examination_in_which_everything_breaks_stops_and_says_why(context: Any):
     with odd_wire("7.0", "step") as url:
         examined = context(url)
-        asked = plays(url, 4)
-        rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in asked)
+        played = plays(url, 4)
+        rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in played)
         counts = {"collect": 0, "grpo": 0, "evaluate": 4, "dropped_from_grpo": 0}
         questions = published(examined.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
         with (

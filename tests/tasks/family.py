@@ -138,13 +138,13 @@ class Family:
             return self.store.publish(kind, key, out, counts, made_by, provenance)
 
     def _questions(self) -> Questions:
-        asked = {"collect": "1 + 2 =", "grpo": "3 + 4 =", "evaluate": HELD_OUT}
+        questions = {"collect": "1 + 2 =", "grpo": "3 + 4 =", "evaluate": HELD_OUT}
         rows = [
             {"purpose": why, "seed": seed, "question": text, "used": True}
-            for seed, (why, text) in enumerate(asked.items())
+            for seed, (why, text) in enumerate(questions.items())
         ]
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
-        windows = {why: {"start": seed, "size": 1} for seed, why in enumerate(asked)}
+        windows = {why: {"start": seed, "size": 1} for seed, why in enumerate(questions)}
         settings = {"environment": self.task, "windows": windows, "examined": 1}
         return self.make(Questions, "questions", {"questions.jsonl": _lines(rows)}, counts, settings, {})
 

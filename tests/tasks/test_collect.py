@@ -317,9 +317,9 @@ def test_every_mistake_of_a_script_meets_its_rule_of_the_filter(
     counts, lines = collected(scripted_bench, chain_sum, Window(start=0, size=150))
     store = scripted_bench.run.store
     none = dict(collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
-    asked = published(store, Questions, "q" * 20, {"questions.jsonl": ""}, none)
+    questions = published(store, Questions, "q" * 20, {"questions.jsonl": ""}, none)
     bought = published(store, Rollouts, "r" * 20, {"rollouts.jsonl": lines.decode()}, counts)
-    found = filter_rollouts.body(scripted_bench, bought, asked)
+    found = filter_rollouts.body(scripted_bench, bought, questions)
     assert set(found["dropped"]) == {"failed at the teacher", "wrong answer"}
     assert all(number >= 3 for number in found["dropped"].values()), found
 

@@ -65,9 +65,9 @@ class Bench:
             RunContext(store, StandingServers({"echo": server}, None)), "0" * 20, self.out, self.out
         )
         rows = [("collect", seed) for seed in range(12)] + [("evaluate", EXAMINED)]
-        asked = [{"purpose": p, "seed": seed, "question": text_of(seed, 3), "used": True} for p, seed in rows]
+        questions = [{"purpose": p, "seed": seed, "question": text_of(seed, 3), "used": True} for p, seed in rows]
         counts = {"collect": 12, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
-        text = b"".join(map(as_line, asked)).decode()
+        text = b"".join(map(as_line, questions)).decode()
         self.questions = published(store, Questions, "a" * 20, {"questions.jsonl": text}, counts)
 
     def __call__(self, spec: DatasetSpec, unverified: str = "drop") -> dict[str, Any]:

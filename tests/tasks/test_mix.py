@@ -44,8 +44,10 @@ def bought(context: StageContext, task: EnvironmentSpec, seeds: range, reward: f
 def mixed(context: StageContext, chain_sum: EnvironmentSpec):
     def mix(tries: list[EvaluatedEpisode], spec: MixSpec, rollouts=None, earlier=None, examined=()) -> list[dict]:
         own = evaluation(context.run.store, "t" * 20, tries, "champion") if tries else None
-        asked = questions(context, "q1", [("evaluate", text, True) for text in examined])
-        mix_rollouts.body(context, spec, chain_sum, asked, rollouts, own, earlier or {}, "gpt at home", 0)
+        evaluation_questions = questions(context, "q1", [("evaluate", text, True) for text in examined])
+        mix_rollouts.body(
+            context, spec, chain_sum, evaluation_questions, rollouts, own, earlier or {}, "gpt at home", 0
+        )
         return read_rows(context.out / "kept.jsonl")
 
     return mix

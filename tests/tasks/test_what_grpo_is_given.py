@@ -121,14 +121,14 @@ def test_without_a_question_left_there_is_nothing_to_train_on(made: Made):
 def test_every_rollout_begins_with_the_prompt_of_an_evaluation(made: Made, fed: Fed):
     tokenizer = load_tokenizer(made.work.store.fetch(made.base))
     instance, questions = TASKS["chain_sum"].make(), used(made)
-    asked = [seed_of(row) for rows in fed.steps for row in rows]
+    seeds = [seed_of(row) for rows in fed.steps for row in rows]
     tools = instance.schemas
-    assert fed.prompts == [prompt_ids(tokenizer, prompt(instance, questions[seed]), tools) for seed in asked]
+    assert fed.prompts == [prompt_ids(tokenizer, prompt(instance, questions[seed]), tools) for seed in seeds]
 
 
 def test_the_groups_come_in_the_order_of_the_rows_and_an_epoch_asks_each_question_once(made: Made, fed: Fed):
-    asked = [seed_of(row) for rows in fed.steps for row in rows]
-    groups = [asked[start : start + 4] for start in range(0, len(asked), 4)]
+    seeds = [seed_of(row) for rows in fed.steps for row in rows]
+    groups = [seeds[start : start + 4] for start in range(0, len(seeds), 4)]
     assert [len(rows) for rows in fed.steps] == [12] * 3
     assert all(len(set(group)) == 1 for group in groups)
     rows = [seed_of(row) for row in fed.trainer.train_dataset]
@@ -166,9 +166,9 @@ def test_the_reward_is_weighted_as_the_recipe_says(fed: Fed):
 
 
 def test_what_was_trained_on_is_what_was_asked(made: Made, fed: Fed):
-    asked = {seed_of(row) for rows in fed.steps for row in rows}
+    seeds = {seed_of(row) for rows in fed.steps for row in rows}
     learned = {row["seed"]: row["question"] for row in read_learned(fed.context.out)}
-    assert learned == {seed: used(made)[seed] for seed in asked}
+    assert learned == {seed: used(made)[seed] for seed in seeds}
 
 
 def test_the_order_is_that_of_the_seed(made: Made, fed: Fed):

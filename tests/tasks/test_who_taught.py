@@ -182,14 +182,16 @@ def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
     recipe = load_recipe(TOY, ["collect.students=2", *([] if teacher else ["teacher="])])
     collect = recipe.collect.model_copy(update={"dataset": DatasetSpec(path="rows.jsonl")})
     recipe = recipe.model_copy(update={"collect": collect, "round": ROUND if in_round else None})
-    asked: list[Any] = []
+    stages: list[Any] = []
     monkeypatch.setattr(lessons, "tried_questions", lambda *_: SimpleNamespace(evaluate=2))
     monkeypatch.setattr(lessons, "evaluate", SimpleNamespace(titled=lambda _: lambda *_: "tries"))
-    monkeypatch.setattr(lessons, "made_or_rescored", lambda run, make, given, always: asked.append(make.name) or "rows")
+    monkeypatch.setattr(
+        lessons, "made_or_rescored", lambda run, make, given, always: stages.append(make.name) or "rows"
+    )
     monkeypatch.setattr(lessons, "mix_rollouts", lambda run, spec, environment, questions, *given: given)
     monkeypatch.setattr(lessons, "lengths", lambda *_: "lengths")
     rollouts, given, _ = lessons.lessons_of(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
-    assert asked == (["take_rollouts"] if takes else [])
+    assert stages == (["take_rollouts"] if takes else [])
     assert rollouts == ("rows" if takes else None)
     assert given == (rollouts, "tries", {}, called, recipe.seed)
 

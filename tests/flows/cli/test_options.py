@@ -47,13 +47,13 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
 @pytest.fixture(autouse=True)
 def begun(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the Prefect server's two beginnings were asked for; no server is begun."""
-    asked: list[str] = []
+    starts: list[str] = []
     for name in ("begin_prefect_server", "start_prefect_server"):
-        monkeypatch.setattr(prefect_server, name, lambda name=name: asked.append(name))
+        monkeypatch.setattr(prefect_server, name, lambda name=name: starts.append(name))
     monkeypatch.setattr(announce, "console", Console(width=200))
     monkeypatch.setattr(announce, "shared", lambda: False)
-    monkeypatch.setattr(announce, "be_verbose", lambda: asked.append("verbose"))
-    return asked
+    monkeypatch.setattr(announce, "be_verbose", lambda: starts.append("verbose"))
+    return starts
 
 
 def typed(*words: object) -> Result:
@@ -141,11 +141,11 @@ def test_status_looks_as_many_hours_back_as_it_says(
 ):
     monkeypatch.setattr(status, "console", Console(width=200))
     stand(work_pool, "check_server")
-    asked, found = stand(prefect_server, "check_answers"), {"local": [], "runs": [], "failed": [], "workers": []}
+    checks, found = stand(prefect_server, "check_answers"), {"local": [], "runs": [], "failed": [], "workers": []}
     looked = stand(status, "status", found)
     ended = typed("status", *given)
     assert looked == [(hours,)]
-    assert len(asked) == 1
+    assert len(checks) == 1
     assert f"Failed in {hours:g} h: none" in ended.stdout
     assert "Workers: none" in ended.stdout
     assert json.loads(typed("status", "--json", *given).stdout) == found
@@ -193,7 +193,7 @@ def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     protocol: str, stand: Stand, begun: list[str]
 ):
     name = "inspect_models" if protocol == "inspect" else "compare_models"
-    asked = stand(compare_models, name, {"models": {"one": {"accuracy": 0.5}}})
+    calls = stand(compare_models, name, {"models": {"one": {"accuracy": 0.5}}})
     given = ["--model", "one", "--protocol", protocol, "--questions", "7", "--seed", "100", "--served-student"]
     others = ["--base-url", "http://there/v1"] if protocol == "inspect" else ["--as-of", "then", "--trust-code", "f"]
     ended = typed("evaluate", TOY, *given, *others, "--json")
@@ -202,28 +202,28 @@ def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     spec = chosen.evaluate.model_copy(update={"questions": 7})
     window = Window(start=100, size=7)
     if protocol == "inspect":
-        assert asked == [(chosen, ["one"], spec, window, True, "http://there/v1")]
+        assert calls == [(chosen, ["one"], spec, window, True, "http://there/v1")]
     else:
         spec = spec.model_copy(update={"protocol": protocol})
-        assert asked == [(chosen, ["one"], spec, window, "then", True, ["f"])]
+        assert calls == [(chosen, ["one"], spec, window, "then", True, ["f"])]
     assert json.loads(ended.stdout) == {"model": "one", "accuracy": 0.5}
     assert begun == ["begin_prefect_server", "start_prefect_server"]
     report = json.loads(typed("evaluate", TOY, "--model", "a", "--model", "b", "--protocol", protocol, "--json").stdout)
     assert report == {"models": {"one": {"accuracy": 0.5}}}
     spec = spec.model_copy(update={"questions": chosen.evaluate.questions})
-    assert asked[-1][1:4] == (["a", "b"], spec, chosen.seed_windows().evaluate)
-    assert asked[-1][4:] == ((False, None) if protocol == "inspect" else (None, False, None))
+    assert calls[-1][1:4] == (["a", "b"], spec, chosen.seed_windows().evaluate)
+    assert calls[-1][4:] == ((False, None) if protocol == "inspect" else (None, False, None))
     refused = typed("evaluate", TOY, "--model", "http://me:secret@there/v1#it", "--protocol", protocol)
-    assert (refused.exit_code, len(asked)) == (1, 2)
+    assert (refused.exit_code, len(calls)) == (1, 2)
     assert "must not hold a user or password" in " ".join(refused.stdout.split())
     assert "secret" not in refused.stdout
 
 
 def test_an_evaluation_computes_in_what_the_recipe_says(stand: Stand):
-    asked = stand(compare_models, "compare_models", {"models": {"one": {}}})
+    calls = stand(compare_models, "compare_models", {"models": {"one": {}}})
     typed("evaluate", TOY, "--model", "one", "--set", "precision=bf16")
     typed("evaluate", TOY, "--model", "one")
-    assert [spec.bf16 for _, _, spec, *_ in asked] == [True, False]
+    assert [spec.bf16 for _, _, spec, *_ in calls] == [True, False]
 
 
 @pytest.mark.parametrize("given", [[], ["--port", "7000", "--no-browser"]])

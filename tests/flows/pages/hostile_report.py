@@ -11,7 +11,7 @@ from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
 from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.kinds import (
-    ASKED,
+    QUESTIONS,
     RATE,
     both_ways,
     calibration,
@@ -82,7 +82,7 @@ LOG = [
         "completions/mean_length": 9.0,
         "loss": 1 / step,
         **({"eval_reward": step / 50} if step % 10 == 0 else {}),
-        **{f"{ASKED}{kind}": float(n + 1) for n, kind in enumerate(KINDS)},
+        **{f"{QUESTIONS}{kind}": float(n + 1) for n, kind in enumerate(KINDS)},
         **{f"{RATE}{kind}": step / 40 / (n + 1) for n, kind in enumerate(KINDS)},
     }
     for step in range(1, 41)

@@ -37,10 +37,10 @@ def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
 def test_a_curriculum_is_shown_as_what_it_asked_and_the_success_of_each_kind(tmp_path: Path):
     page = as_report_page(report(tmp_path), NO_EPISODES, BOXES)
     _, _, chapter = page.partition("What the curriculum asked")
-    asked, rate = re.findall(r"<svg class=\"heat\".*?</svg>", chapter, flags=re.DOTALL)
-    assert "<title>terms 3, steps 1 to 1: 33%</title>" in asked
+    shares, rate = re.findall(r"<svg class=\"heat\".*?</svg>", chapter, flags=re.DOTALL)
+    assert "<title>terms 3, steps 1 to 1: 33%</title>" in shares
     assert "<title>terms 2, steps 40 to 40: 100%</title>" in rate
-    assert len(re.findall("<rect", asked)) == 3 * 40
+    assert len(re.findall("<rect", shares)) == 3 * 40
     assert '"share of the questions":0.5' in chapter
 
 

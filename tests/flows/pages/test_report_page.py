@@ -81,7 +81,7 @@ def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, wi
     look = Look(browser, page, width, media)
     assert look.overflow <= 0
     assert look.cut == []
-    assert (look.asked, look.errors, look.broken) == ([], [], 0)
+    assert (look.requests, look.errors, look.broken) == ([], [], 0)
     assert look.smallest_text >= 10.5
     assert look.headings == HEADINGS
     assert page.stat().st_size <= 2_000_000
@@ -172,9 +172,9 @@ def test_a_column_sorts_up_and_down_by_the_keyboard(tab: Any):
 
 
 def test_the_table_begins_with_the_last_model_and_shows_where_its_questions_differ(browser: Any, tmp_path: Path):
-    asked = [{"role": "user", "content": f"Spell this word backward: word{number}"} for number in range(3)]
+    chats = [{"role": "user", "content": f"Spell this word backward: word{number}"} for number in range(3)]
     records = {
-        model: [episode(number, 1.0, messages=[each]) for number, each in enumerate(asked)] for model in ("sft", "grpo")
+        model: [episode(number, 1.0, messages=[each]) for number, each in enumerate(chats)] for model in ("sft", "grpo")
     }
     tab = open_page(browser, page_of(tmp_path, report(tmp_path), records))
     rows = tab.locator(".episodes tbody tr")
@@ -286,7 +286,7 @@ def test_the_page_of_a_real_run_says_what_its_report_says(browser: Any, toy_run:
     file = toy_run.folder / "report.html"
     for width in (DESK, PHONE):
         look = Look(browser, file, width)
-        assert (look.overflow, look.cut, look.asked, look.errors) == (0, [], [], [])
+        assert (look.overflow, look.cut, look.requests, look.errors) == (0, [], [], [])
         assert look.headings == HEADINGS
     assert file.stat().st_size <= 2_000_000
     tab, told = open_page(browser, file), toy_run.report

@@ -73,8 +73,8 @@ class Toys:
         sft = [{"stage": "sft", "seed": row["seed"], "question": row["messages"][1]["content"]} for row in kept]
         grpo = [*sft, {"stage": "grpo", "seed": first + 100, "question": "a word"}]
         weights = {"model.safetensors": [first]}
-        asked = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
-        self.asked = publish(store, Questions, asked, {"questions.jsonl": []}, {}, first=first, environment=WORDS)
+        used = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
+        self.questions = publish(store, Questions, used, {"questions.jsonl": []}, {}, first=first, environment=WORDS)
         self.rollouts = publish(
             store,
             Rollouts,
@@ -87,15 +87,15 @@ class Toys:
             environment=WORDS,
         )
         counts = {"episodes": 5, "kept": 4, "dropped": {"wrong answer": 1}}
-        inputs = {"rollouts": self.rollouts, "questions": self.asked}
+        inputs = {"rollouts": self.rollouts, "questions": self.questions}
         self.kept = publish(store, KeptRollouts, counts, {"kept.jsonl": kept}, inputs)
-        self.base = publish(store, BaseStudent, {"parameters": 1}, weights, {"questions": self.asked})
+        self.base = publish(store, BaseStudent, {"parameters": 1}, weights, {"questions": self.questions})
         inputs = {"student": self.base, "kept": self.kept}
         self.sft = publish(store, SftCheckpoint, {"parameters": 1}, weights | {"learned.jsonl": sft}, inputs)
-        inputs = {"checkpoint": self.sft, "questions": self.asked}
+        inputs = {"checkpoint": self.sft, "questions": self.questions}
         learned = weights | {"learned.jsonl": grpo}
         self.grpo = publish(store, GrpoCheckpoint, {"parameters": 1}, learned, inputs, environment=WORDS)
-        inputs = {"checkpoint": self.grpo, "questions": self.asked}
+        inputs = {"checkpoint": self.grpo, "questions": self.questions}
         self.examined = publish(store, Evaluation, RATES, {"episodes.jsonl": []}, inputs)
         inputs = {"challenger": self.grpo, "rival": rival.release if rival else self.base}
         counts = dict(promoted=True, metric="accuracy", delta=1.0, reasons=[])
@@ -240,15 +240,22 @@ def test_a_key_that_several_have_is_told_and_a_whole_name_helps(store: LocalStor
     toys, other = Toys(store), Toys(LocalStore(store.root, "another"))
     assert toys.grpo.key == other.grpo.key
     assert lineage_of(toys.grpo.key, store.root).root.named.key == toys.grpo.key  # and the same content: either does
-    publish(LocalStore(store.root, "another"), Questions, RATES_OF_QUESTIONS, {"questions.jsonl": [1]}, {}, **ASKED)
+    publish(
+        LocalStore(store.root, "another"),
+        Questions,
+        RATES_OF_QUESTIONS,
+        {"questions.jsonl": [1]},
+        {},
+        **QUESTION_SETTINGS,
+    )
     with pytest.raises(Stop, match=r"Several artifacts are named .*local/another-questions@.*local/toy-questions@"):
-        lineage_of(toys.asked.key, store.root)
-    named = f"local/toy-questions@{toys.asked.key}"
+        lineage_of(toys.questions.key, store.root)
+    named = f"local/toy-questions@{toys.questions.key}"
     assert lineage_of(named, store.root).root.ref == named
 
 
 RATES_OF_QUESTIONS = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
-ASKED: dict[str, Any] = dict(first=0, environment=WORDS)
+QUESTION_SETTINGS: dict[str, Any] = dict(first=0, environment=WORDS)
 
 
 def test_a_lineage_is_whole_where_all_of_it_lies_on_the_hub_and_fetches_no_weights(hub: LocalHub, tmp_path: Path):

@@ -176,15 +176,15 @@ def test_what_the_processes_say_is_said_here_and_what_they_print_is_kept(
     processes._run(tmp_path / "config", TWO, tmp_path)
     assert said == ["first", "second"]
     assert (tmp_path / "log").read_text() == "into the log 1 True\n"
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def command(*given: Any) -> list[str]:
-        asked.append(given)
+        calls.append(given)
         return [sys.executable, "-c", "pass", "--machine_rank", given[-1] if len(given) > 3 else "0"]
 
     monkeypatch.setattr(processes, "launch_command", command)
     processes._run(tmp_path / "config", TWO, tmp_path)
-    assert asked == [(tmp_path / "config", 2, tmp_path / "job"), (tmp_path / "config", 2, tmp_path / "job", "N")]
+    assert calls == [(tmp_path / "config", 2, tmp_path / "job"), (tmp_path / "config", 2, tmp_path / "job", "N")]
     assert said[-1].startswith("On each of the other machines")
     assert said[-1].endswith("-c pass --machine_rank N")
 
@@ -305,10 +305,10 @@ def test_a_trial_on_the_cpu_is_of_fsdp2_or_deepspeed(use_cpu: bool, deepspeed: A
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-@pytest.mark.parametrize("asked", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", ""])
+@pytest.mark.parametrize("requested", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", ""])
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
-    precision: str, asked: str, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
+    precision: str, requested: str, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
 ):
     kinds = accelerate.state.DistributedType
     begun, set_to, shared = [], [], {}
@@ -323,17 +323,17 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
     monkeypatch.setattr(accelerate.state, "PartialState", SimpleNamespace(_shared_state=shared))
     monkeypatch.setattr(processes, "_use_deepspeed", lambda state, plugin: set_to.append(plugin))
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
-        monkeypatch.setenv(name, str(name == asked).lower())
+        monkeypatch.setenv(name, str(name == requested).lower())
     processes.shard_on_cpu()
     plugin = SimpleNamespace(set_mixed_precision=set_to.append)
-    named = {"deepspeed_plugin" if "DEEPSPEED" in asked else "fsdp_plugin": plugin}
+    named = {"deepspeed_plugin" if "DEEPSPEED" in requested else "fsdp_plugin": plugin}
     state: Any = State(1, cpu=True, **named)
-    both = {"fsdp_plugin": None, "deepspeed_plugin": None} if asked else {}
+    both = {"fsdp_plugin": None, "deepspeed_plugin": None} if requested else {}
     assert begun == [((1,), {"cpu": True} | both | named)]
-    if not (asked and on_cpu):
+    if not (requested and on_cpu):
         assert (set_to, shared) == ([], {})
         return
-    kind = kinds.DEEPSPEED if "DEEPSPEED" in asked else kinds.FSDP
+    kind = kinds.DEEPSPEED if "DEEPSPEED" in requested else kinds.FSDP
     assert state.distributed_type == shared["distributed_type"] == kind
     assert set_to == ([plugin] if kind == kinds.DEEPSPEED else [precision] if precision != "no" else [])
     assert kind == kinds.DEEPSPEED or state.fsdp_plugin is plugin

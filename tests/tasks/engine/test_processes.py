@@ -211,9 +211,9 @@ def test_two_processes_ask_the_further_questions_of_one_and_share_them(made: Mad
     on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, REFILLED_SEED)
     metrics = ("loss", "reward", "refill/questions", "refill/dead_before", "refill/dead_after")
     same_training(one, two.refilled, metrics, steps=3)
-    asked = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
-    assert any(number % 2 for number in asked)
-    assert max(asked) <= REFILLED.questions_a_step
+    question_counts = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
+    assert any(number % 2 for number in question_counts)
+    assert max(question_counts) <= REFILLED.questions_a_step
 
 
 def test_two_processes_choose_the_questions_of_one(made: Made, two: Two):

@@ -110,9 +110,9 @@ def sharded(made: Made, jobs: dict[str, Job], request: pytest.FixtureRequest) ->
     whose second process loses its server."""
     config = CONFIGS / f"{request.param}.yaml"
     two = SPEC.model_copy(update={"accelerate_config": config})
-    body, (spec, *asked) = jobs["grpo"]
+    body, (spec, *arguments) = jobs["grpo"]
     rarely = spec.model_copy(update={"checkpoint_steps": 50})
-    jobs = jobs | {"killed sft": jobs["sft"], "killed grpo": jobs["grpo"], "lost grpo": (body, (rarely, *asked))}
+    jobs = jobs | {"killed sft": jobs["sft"], "killed grpo": jobs["grpo"], "lost grpo": (body, (rarely, *arguments))}
     left = {name: made.context(f"{name}-{config.stem}") for name in jobs}
     for name in ("killed sft", "killed grpo"):
         body, given = jobs[name]

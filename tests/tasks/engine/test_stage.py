@@ -131,9 +131,9 @@ def test_prefect_is_told_what_was_made_and_from_what(work: RunContext):
 
 
 def materializations(asset: str, revision: str) -> list[dict[str, Any]]:
-    asked = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}, "resource": {"id": [asset]}}}
+    query = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}, "resource": {"id": [asset]}}}
     with get_client(sync_client=True) as client:
-        events = client.request("POST", "/events/filter", json=asked).json()["events"]
+        events = client.request("POST", "/events/filter", json=query).json()["events"]
     return [event for event in events if event["payload"].get("revision") == revision]
 
 

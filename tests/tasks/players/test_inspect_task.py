@@ -56,8 +56,8 @@ def pool(chain_sum: EnvironmentSpec, server: EnvironmentServer) -> Iterator[Envi
 
 
 def rows_of(pool: EnvironmentPool, seeds: range) -> list[dict[str, Any]]:
-    asked = pool.map(lambda environment, seed: environment.ask(seed), seeds)
-    return sorted(({"seed": seed, "question": text} for seed, text in asked), key=lambda row: row["seed"])
+    questions = pool.map(lambda environment, seed: environment.ask(seed), seeds)
+    return sorted(({"seed": seed, "question": text} for seed, text in questions), key=lambda row: row["seed"])
 
 
 def call(name: str, arguments: dict[str, Any]) -> Message:
@@ -246,10 +246,10 @@ def test_an_environment_that_is_lost_in_an_episode_is_no_score_of_zero(
 def test_inspect_buys_no_turn_while_the_environment_is_away(
     chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
 ):
-    asked: list[Message] = []
+    messages_sent: list[Message] = []
 
     def wrong(messages: list[Message]) -> Message:
-        asked.append(messages[-1])
+        messages_sent.append(messages[-1])
         pool.breaker.stop()
         return call("guess", {"number": -1})
 
@@ -257,7 +257,7 @@ def test_inspect_buys_no_turn_while_the_environment_is_away(
         task = episodes_task(pool, chain_sum, GUESSES[:1], 64, 0.0)
         with pytest.raises(Stop, match="did not finish"):
             run_inspect(task, "mockllm/model", tmp_path, model_args=mock(wrong))
-    assert len(asked) == 1
+    assert len(messages_sent) == 1
 
 
 def test_a_question_that_is_not_the_one_written_down_stops_the_examination(

@@ -130,10 +130,10 @@ def test_a_curriculum_has_a_row_for_each_kind(drawn: Drawn, tmp_path: Path):
         for kind, share in (("a", 0.2), ("b", 0.3))
     }
     pictures.kinds(over_time, tmp_path / "kinds.png")
-    asked, rate = drawn.panels
-    assert [text.get_text() for text in asked.get_yticklabels()] == ["a", "b"]
+    share_panel, rate = drawn.panels
+    assert [text.get_text() for text in share_panel.get_yticklabels()] == ["a", "b"]
     assert [text.get_text() for text in rate.get_yticklabels() if text.get_text()] == []
-    (shares,), (rates,) = asked.images, rate.images
+    (shares,), (rates,) = share_panel.images, rate.images
     assert shares.get_array().tolist() == [[0.2, 0.2], [0.3, 0.3]]
     assert rates.get_array().tolist() == [[0.0, 0.5]] * 2
     assert (shares.get_clim(), rates.get_clim()) == ((0.0, 0.3), (0.0, 1.0))

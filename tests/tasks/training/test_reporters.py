@@ -180,10 +180,10 @@ def test_a_login_that_does_not_work_is_found_before_a_run(
 
 MLFLOW = """
 import os
-asked = []
+requests = []
 
 def set_experiment(name):
-    asked.append((name, os.environ.get("MLFLOW_RUN_ID"), os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]))
+    requests.append((name, os.environ.get("MLFLOW_RUN_ID"), os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]))
     where = os.environ.get("MLFLOW_TRACKING_URI", "")
     if "9" in where:
         raise OSError(f"API request to {where}/api failed")
@@ -227,6 +227,6 @@ def test_an_experiment_that_cannot_be_opened_is_found_before_a_run(
         assert "secret" not in str(stop.value)
     else:
         check_reporters(["mlflow"], "toy")
-        assert sys.modules["mlflow"].asked == [("toy", None, "1")]
+        assert sys.modules["mlflow"].requests == [("toy", None, "1")]
         assert ("MLFLOW_RUN_ID is ignored" in capfd.readouterr().out) == ("MLFLOW_RUN_ID" in shell)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
