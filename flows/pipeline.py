@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.beginning import begun_from, question_set
+from apprentice.flows.beginning import initial_checkpoint, question_set
 from apprentice.flows.lessons import lessons_of
 from apprentice.flows.probe import Level, Probed, levels, probe
 from apprentice.flows.recipe.recipe import Recipe
@@ -61,7 +61,7 @@ class Pipeline:
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            base = self._base or begun_from(self.run.store, self.recipe) or self._student()
+            base = self._base or initial_checkpoint(self.run.store, self.recipe) or self._student()
             self._models = Models({ModelName.BASE: base})
         return self._models
 

@@ -26,7 +26,7 @@ from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
 from apprentice.flows.audit.subject import Needs, Subject
-from apprentice.flows.beginning import begun_from
+from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
@@ -208,9 +208,9 @@ class Preflight:
         if buys and not recipe.is_scripted:
             read_key(buys)
         found = questions.find(run, recipe.environment, windows, recipe.evaluate.questions)
-        begun = begun_from(run.store, recipe)
+        initial = initial_checkpoint(run.store, recipe)
         known = found and student.find(run, recipe.student, recipe.environment, found, recipe.seed)
-        new = begun is None and not known
+        new = initial is None and not known
         model = named_model(recipe.student) if new and recipe.student.build is None else None
         import_before_threads()
         with ThreadPoolExecutor(1) as meanwhile:  # the environment's server starts in a process of its own
@@ -226,12 +226,12 @@ class Preflight:
             specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
             weights = sum(each.numel() for each in without_weights(model[0], recipe.student).parameters())
             _predict(specs, recipe.evaluate, windows.collect.size, weights, model, seen[0])
-        if begun is not None:
-            tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
-            _check_rendering(begun.key, tokenizer, None, seen)
+        if initial is not None:
+            tokenizer = load_tokenizer(run.store.fetch(initial), run.trusted)
+            _check_rendering(initial.key, tokenizer, None, seen)
         check_packages()
         if trainings:
-            checkpoint = begun or known or None
+            checkpoint = initial or known or None
             if tokenizer is None and checkpoint is not None:
                 tokenizer = load_tokenizer(run.store.fetch(checkpoint), run.trusted)
 

@@ -217,7 +217,7 @@ def capacity(subject: Subject) -> CheckResult:
 def growth(subject: Subject) -> CheckResult:
     environment, played = subject.players[0], subject.known
     took: list[float] = []
-    begun, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds
+    start_megabytes, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds
     for each in islice(cycle(played), subject.extent.samples):
         before = perf_counter()
         play(environment, each.seed, replayed(each.calls))
@@ -232,10 +232,10 @@ def growth(subject: Subject) -> CheckResult:
     found = f"an episode took {parts[0]:.1f} ms at first and {parts[3]:.1f} ms after {len(took)}"
     if sorted(parts) == parts and parts[3] > SLOWER * parts[0] + 2.0:
         return failed(found, "Keep no list of all episodes.")
-    if begun is None or (ended := _megabytes(subject.server.url)) is None:
+    if start_megabytes is None or (ended := _megabytes(subject.server.url)) is None:
         return passed(f"{found}; the memory of a server that runs elsewhere is not known")
-    grown = (ended - begun) * 1000 / len(took)
-    if grown > MEGABYTES and ended - begun > MEGABYTES / 3:
+    grown = (ended - start_megabytes) * 1000 / len(took)
+    if grown > MEGABYTES and ended - start_megabytes > MEGABYTES / 3:
         return failed(f"the server's memory grows by {grown:.0f} MB in 1,000 episodes", "Let go of ended episodes.")
     return passed(f"{found}; memory grew by {max(grown, 0):.0f} MB in 1,000 episodes")
 

@@ -174,15 +174,15 @@ class Recorded(Session):
         self.replies: list[Reply] = []
 
     def reset(self, **question: Any) -> Reply:
-        begun = perf_counter()
+        start = perf_counter()
         self.replies = [super().reset(**question)]
-        self.resets.append(perf_counter() - begun)
+        self.resets.append(perf_counter() - start)
         return self.replies[0]
 
     def step(self, action: dict[str, Any]) -> Reply:
-        begun = perf_counter()
+        start = perf_counter()
         self.replies.append(super().step(action))
-        self.steps.append(perf_counter() - begun)
+        self.steps.append(perf_counter() - start)
         return self.replies[-1]
 
     @property

@@ -94,13 +94,13 @@ def _spans_of(tokenizer: Any, player: Player, texts: list[str]) -> list[str]:
 
 def _call_spans(function: dict[str, Any]) -> list[str]:
     """The text of a call around its arguments' values, with quotes for strings."""
-    begun = f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{'
+    call_start = f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{'
     spans, quote = [], ""
     for index, (name, schema) in enumerate(function["parameters"]["properties"].items()):
-        before = begun if index == 0 else f"{quote}, "
+        before = call_start if index == 0 else f"{quote}, "
         quote = '"' if schema.get("type") == "string" else ""
         spans.append(f'{before}"{name}": {quote}')
-    return [*(spans or [begun]), f"{quote}}}}}\n</tool_call>"]
+    return [*(spans or [call_start]), f"{quote}}}}}\n</tool_call>"]
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:

@@ -153,14 +153,14 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, p
     while ahead or running:
         idle = [place for place in range(len(pool.players)) if place not in running]
         starting = [(place, ahead.pop()) for place in pool.playable(idle, len(ahead))]
-        begun = pool.together(
+        started = pool.together(
             lambda n: protocol.begin(pool.players[starting[n][0]], starting[n][1].seed),  # noqa: B023
             len(starting),
         )
-        for (_, play), episode in zip(starting, begun, strict=True):
+        for (_, play), episode in zip(starting, started, strict=True):
             episode.check_question(play.question)
             episode.sample = play.sample
-        running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
+        running |= {slot: (play, episode) for (slot, play), episode in zip(starting, started, strict=True)}
         episodes = [episode for _, episode in running.values()]
         replies = policy.reply(episodes)
         pool.together(lambda n: episodes[n].step(replies[n]), len(episodes))  # noqa: B023

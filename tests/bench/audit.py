@@ -111,7 +111,7 @@ def served(environment: str, hash_seed: int) -> EnvironmentServer:
 
 
 def audited(case: Case) -> Audited:
-    begun = perf_counter()
+    start = perf_counter()
     server = served(case.environment, 0)
     subject = Subject(
         server,
@@ -122,7 +122,7 @@ def audited(case: Case) -> Audited:
     )
     report = audit(subject)
     questions = next(each.found for each in report.findings if each.check == "seeds.windows")
-    return Audited(case, report.findings, questions, perf_counter() - begun)
+    return Audited(case, report.findings, questions, perf_counter() - start)
 
 
 def wrong(one: Audited) -> list[Finding]:
@@ -304,7 +304,7 @@ def main() -> None:
         chosen = [case for case in chosen if {case.name, case.environment} & set(arguments.only)]
     if arguments.seconds:
         chosen = [case._replace(extent=case.extent._replace(seconds=arguments.seconds)) for case in chosen]
-    begun, results = perf_counter(), []
+    start, results = perf_counter(), []
     with ProcessPoolExecutor(arguments.processes) as pool:
         waiting = {pool.submit(audited, case): place for place, case in enumerate(chosen)}
         for done in as_completed(waiting):
@@ -324,7 +324,7 @@ def main() -> None:
         return
     if not arguments.only:
         write(ordered, also_others=False)
-    print(f"{PAGE} and {KNOWN}, in {perf_counter() - begun:.0f} s")
+    print(f"{PAGE} and {KNOWN}, in {perf_counter() - start:.0f} s")
     sys.exit(any(wrong(one) for one in ordered if one.case.group == "ours"))
 
 

@@ -206,13 +206,13 @@ class Weeks:
 
     def _run(self, number: int, fault: Fault) -> dict[str, Any]:
         """This week's run, to its end."""
-        before = begun_again(self.cluster)
+        before = restarts(self.cluster)
         run = start(self.cluster, "improve/weeks")
         self._is_running(run)
         if fault.during is not None:
             fault.during(self.world._replace(run=run))
         row = {"week": number, "fault": fault.name, "run": str(run)} | ended(self.cluster, run, ENDS)
-        row |= {"seconds": round(row["ended"] - row["began"]), "begun_again": begun_again(self.cluster) - before}
+        row |= {"seconds": round(row["ended"] - row["began"]), "begun_again": restarts(self.cluster) - before}
         if (row["state"] == "Failed") != bool(fault.sentence):
             print(self.cluster.run("prefect", "flow-run", "logs", str(run)), flush=True)
         said = (row["message"] or "").partition("\n")[0][-160:]
@@ -232,7 +232,7 @@ class Weeks:
             raise AssertionError(f"nobody is told {sentence!r} and {link}, but: {self.told}") from None
 
 
-def begun_again(cluster: Cluster) -> int:
+def restarts(cluster: Cluster) -> int:
     """How often a run or a stage was begun again, of all that there are."""
     return sum(max(each.run_count - 1, 0) for each in client_of(cluster).read_flow_runs())
 

@@ -43,7 +43,7 @@ def made(server: EnvironmentServer) -> Iterator[Any]:
         each.close()
 
 
-def begun(environment: Any, seed: int) -> list[dict[str, Any]]:
+def first_messages(environment: Any, seed: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": environment.ask(seed)}]
 
 
@@ -54,7 +54,7 @@ def turn(environment: Any, messages: list[dict[str, Any]], error_rate: float = 0
 
 
 def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None:
-    messages = begun(environment, seed)
+    messages = first_messages(environment, seed)
     for _ in range(environment.max_turns):
         if not environment.done:
             turn(environment, messages, error_rate)
@@ -95,7 +95,7 @@ def test_texts_with_quotes_backslashes_markup_line_breaks_and_any_script_arrive_
 )
 def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text: str):
     environment = made(**SMALL)
-    messages = begun(environment, 5)
+    messages = first_messages(environment, 5)
     bid = env.call({}, messages, 0.0)[1]["bid"]
     told = environment.environment.fill(bid, text)
     if text.isprintable():
@@ -108,7 +108,7 @@ def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text:
 
 def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
     environment = made(**SMALL)
-    bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
+    bid = env.call({}, first_messages(environment, 5), 0.0)[1]["bid"]
     with pytest.raises(ValueError, match="too long"):
         environment.environment.fill(bid, "x" * 30_000)
     assert "x" * 15_000 in environment.environment.fill(bid, "x" * 15_000)
@@ -116,7 +116,7 @@ def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
 
 def test_a_bid_is_the_same_as_number_as_text_and_in_brackets(made):
     environment = made(**SMALL)
-    bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
+    bid = env.call({}, first_messages(environment, 5), 0.0)[1]["bid"]
     told = {
         environment.environment.fill(given, f"text {n}")[:-3] for n, given in enumerate((bid, int(bid), f" [{bid}]"))
     }
@@ -146,7 +146,7 @@ def test_the_reward_is_the_share_of_what_was_asked_for(made):
     environment = made(fields=2, choices=1, buttons=2)
     rewards = []
     for moves in range(4):
-        messages = begun(environment, 9)
+        messages = first_messages(environment, 9)
         button = next(
             bid for bid, _, name in env.ELEMENT.findall(messages[0]["content"]) if f"Press {name}." in str(messages)
         )
@@ -161,7 +161,7 @@ def test_the_last_reply_gives_nothing_away_and_no_call_counts_after_it(made):
     environment = made(**SMALL)
     replies = set()
     for error_rate in (0.0, 0.99):
-        messages = begun(environment, 5)
+        messages = first_messages(environment, 5)
         while not environment.done:
             turn(environment, messages, error_rate)
         replies.add(messages[-1]["content"])
@@ -175,7 +175,7 @@ def test_the_last_reply_gives_nothing_away_and_no_call_counts_after_it(made):
 def test_many_sessions_at_once_do_not_disturb_one_another(made):
     environments = [made(**SMALL) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
-        conversations = list(threads.map(begun, environments, range(8)))
+        conversations = list(threads.map(first_messages, environments, range(8)))
         while not all(each.done for each in environments):
             list(threads.map(turn, environments, conversations))
     assert len({each[0]["content"] for each in conversations}) == 8
@@ -244,7 +244,7 @@ def test_a_browser_that_dies_does_not_cost_the_episode():
     with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         server = EnvironmentServer(url=url, message_timeout=120)
         environment = EnvironmentSpec(name="browsergym", settings=SMALL).make(Session(server))
-        messages = begun(environment, 5)
+        messages = first_messages(environment, 5)
         turn(environment, messages)
         for process in _chromiums() - others:
             process.kill()

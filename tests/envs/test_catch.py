@@ -219,8 +219,8 @@ def test_many_sessions_at_once_play_as_one_alone(there: EnvironmentServer, game:
 
 def test_the_wire_is_that_of_the_published_openspiel_environment(there: EnvironmentServer):
     session = Session(there)
-    begun = session.reset(seed=1)  # OpenSpiel's own board of 10 × 5
-    seen = begun.observation
+    reset = session.reset(seed=1)  # OpenSpiel's own board of 10 × 5
+    seen = reset.observation
     assert (len(seen["info_state"]), sum(seen["info_state"]), seen["legal_actions"]) == (50, 2.0, [0, 1, 2])
     assert (seen["game_phase"], seen["current_player_id"], seen["opponent_last_action"]) == ("initial", 0, None)
     paddle = seen["info_state"].index(1.0, 45)

@@ -47,8 +47,8 @@ def servers() -> Iterator[dict[str, EnvironmentServer]]:
 @pytest.fixture
 def begin(servers: dict[str, EnvironmentServer]) -> Iterator[Callable[..., Episode]]:
     """Begins an episode in the shop, under settings beside the given ones."""
-    with playing(servers["shop"]) as begun:
-        yield lambda seed=1, **settings: begun(SHOP.with_settings(SHOP.settings | settings), seed)
+    with playing(servers["shop"]) as start:
+        yield lambda seed=1, **settings: start(SHOP.with_settings(SHOP.settings | settings), seed)
 
 
 def test_the_tools_are_the_servers_and_with_its_name_and_version_part_of_the_key(

@@ -117,8 +117,8 @@ def test_a_copy_of_the_runs_has_the_order_of_the_runs(older: dict[str, str], new
         runs.add(folder.name, {"sft": [1.0, 0.0]})
         report = folder / "report.json"
         report.write_text(json.dumps(json.loads(report.read_text()) | {"ended": given.get("ended")}))
-        begun = 4_000_000_000 if given.get("ended") == "" else 1_000_000_000 - number
-        os.utime(report, (begun, begun))
+        start = 4_000_000_000 if given.get("ended") == "" else 1_000_000_000 - number
+        os.utime(report, (start, start))
     names = [run.folder.name for run in finished(runs.folder)]
     assert names == [newer.get("name", "run3"), older.get("name", "run2")]
 

@@ -242,7 +242,7 @@ def test_a_rollout_of_grpo_scores_none(kind: str):
         with EnvironmentPool(ECHO, at(url), 2) as pool, LiveRollouts(pool) as rollouts:
             rollouts.begin(rows)
             rollouts.wait()
-            rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
+            rollouts.step({n: says(rollouts._episode_tasks[n].result()) for n in range(2)})  # type: ignore[arg-type]
             rollouts.wait()
             assert [environment.reward for environment in rollouts.players] == [None, None]
             assert rollouts.broken() == (0 if kind == "timeout" else 2)

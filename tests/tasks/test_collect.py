@@ -18,7 +18,7 @@ from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import Record, check_begun_with, journal
+from apprentice.tasks.episodes.record import Record, check_initial_settings, journal
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
@@ -266,8 +266,8 @@ def test_a_journal_that_two_collections_wrote_at_once_gives_the_same_rollouts(sc
 
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     collected(scripted_bench, chain_sum)
-    begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
-    with journal(scripted_bench.scratch, begun_with, print), pytest.raises(Stop, match="Another run is playing"):
+    initial_settings = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
+    with journal(scripted_bench.scratch, initial_settings, print), pytest.raises(Stop, match="Another run is playing"):
         collected(scripted_bench, chain_sum)
 
 
@@ -396,7 +396,7 @@ def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: StageConte
 
 
 def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: StageContext, chain_sum):
-    check_begun_with(scripted_bench.scratch / "settings.json", {"shards": 1})
+    check_initial_settings(scripted_bench.scratch / "settings.json", {"shards": 1})
     with pytest.raises(Stop, match="shards: 1 → 2"):
         collect.body(scripted_bench, CollectSpec(shards=2), SCRIPTED, chain_sum, WINDOW)
 

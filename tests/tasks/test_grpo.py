@@ -98,8 +98,8 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
         def begin(self, rows: Sequence[dict[str, Any]]) -> None:
             super().begin(rows)
             self.wait()
-            begun: list[Any] = [future.result() for future in self._begun]
-            started.extend((row["seed"], episode.question) for row, episode in zip(rows, begun, strict=True))
+            episodes: list[Any] = [future.result() for future in self._episode_tasks]
+            started.extend((row["seed"], episode.question) for row, episode in zip(rows, episodes, strict=True))
 
     instance = chain_sum.make()
     questions = {seed: Episode(chain_sum.make(Session(server)), seed).question for seed in (11, 12)}

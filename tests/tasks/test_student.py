@@ -174,7 +174,7 @@ def test_code_runs_where_the_recipe_trusts_it_also_in_what_was_trained_from_it_a
     model = load_model(context.out, [spec])
     assert type(model).__name__ == "Own"
     trained = tmp_path / "trained"
-    save(model, load_tokenizer(context.out, [spec]), trained, begun=context.out)
+    save(model, load_tokenizer(context.out, [spec]), trained, initial=context.out)
     assert type(load_model(trained, [spec])).__name__ == "Own"
     other = spec.model_copy(update={"content": "a" * 40})
     for trusted in ([], [other], [spec.model_copy(update={"trust_remote_code": False})]):
@@ -193,7 +193,7 @@ def test_a_model_that_transformers_knows_hands_on_no_code_that_it_was_loaded_wit
     config = json.loads((with_code / "config.json").read_text())
     (with_code / "config.json").write_text(json.dumps(config | {"model_type": "qwen3"}))
     student.body(context, in_folder(with_code), chain_sum, questions_of_task, 0)
-    save(load_model(context.out), load_tokenizer(context.out), tmp_path / "trained", begun=context.out)
+    save(load_model(context.out), load_tokenizer(context.out), tmp_path / "trained", initial=context.out)
     for folder in (context.out, tmp_path / "trained"):
         assert not list(folder.glob("*.py"))
         assert "auto_map" not in (folder / "config.json").read_text()

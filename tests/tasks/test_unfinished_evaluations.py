@@ -97,8 +97,8 @@ SITUATIONS: dict[str, tuple[dict[str, int], list[str], str]] = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_newest_unfinished_evaluation_is_resumed(situation: str, bench: Bench, said: list[str]):
-    begun, finished, wanted = SITUATIONS[situation]
-    for as_of, answers in begun.items():
+    answers_by_state, finished, wanted = SITUATIONS[situation]
+    for as_of, answers in answers_by_state.items():
         bench.begin(as_of, answers)
     for as_of in finished:
         bench.finish(as_of)

@@ -25,10 +25,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(prefect_server, "server_url", lambda: "")
         monkeypatch.setenv("PREFECT_API_URL", "")  # restored afterwards
         monkeypatch.setenv(TEMPORARY, "")
-        prefect_server._begun.cache_clear()
+        prefect_server._starting.cache_clear()
         yield
     monkeypatch.undo()
-    prefect_server._begun.cache_clear()
+    prefect_server._starting.cache_clear()
     refresh_global_settings_context()
 
 

@@ -117,18 +117,18 @@ def test_a_student_of_the_hub_is_the_base_model_with_its_revision(tmp_path: Path
         found = card(family.store, model)
         assert (found.data.base_model, found.data.base_model_relation) == ("Qwen/Qwen3-1.7B", "finetune")
         assert "`Qwen/Qwen3-1.7B` of the Hub, at its revision `c0ffee`" in found.text
-    begun = card(family.store, family.base)
-    assert begun.data.base_model == "Qwen/Qwen3-1.7B"
-    assert 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-1.7B", revision="c0ffee")' in begun.text
+    base_card = card(family.store, family.base)
+    assert base_card.data.base_model == "Qwen/Qwen3-1.7B"
+    assert 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-1.7B", revision="c0ffee")' in base_card.text
 
 
 def test_a_student_from_a_folder_is_not_named_by_its_path(tmp_path: Path, chain_sum: EnvironmentSpec):
     began = StudentSpec(model=str(tmp_path), revision="main")
     family = other(tmp_path, chain_sum, began=began)
     assert card(family.store, family.release).data.base_model == "local/toy-base"
-    begun = card(family.store, family.base)
-    assert "its weights were not published" in begun.text
-    assert str(tmp_path) not in str(begun)
+    base_card = card(family.store, family.base)
+    assert "its weights were not published" in base_card.text
+    assert str(tmp_path) not in str(base_card)
 
 
 def test_rollouts_tell_their_teacher_seeds_rates_and_cost(tmp_path: Path, chain_sum: EnvironmentSpec):

@@ -102,13 +102,13 @@ def job(tmp_path: Path) -> Callable[..., Path]:
 def test_each_process_leaves_how_it_ended_and_only_the_first_one_speaks_and_returns(
     rank: str, is_first_machine: bool, word: str, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    sent, begun = [], []
+    sent, starts = [], []
     monkeypatch.setenv("RANK", rank)
     if is_first_machine:
         monkeypatch.setenv("APPRENTICE_FIRST_MACHINE", "1")
     monkeypatch.setattr(announce, "_teller", None)
-    monkeypatch.setattr(launched, "leave_with_parent", lambda: begun.append("leaves"))
-    monkeypatch.setattr(launched, "shard_on_cpu", lambda: begun.append("shards"))
+    monkeypatch.setattr(launched, "leave_with_parent", lambda: starts.append("leaves"))
+    monkeypatch.setattr(launched, "shard_on_cpu", lambda: starts.append("shards"))
     monkeypatch.setattr(launched, "Connection", lambda _: SimpleNamespace(send=sent.append))
     if word == "stop":
         with pytest.raises(Stop, match="It cannot be done"):
@@ -124,7 +124,7 @@ def test_each_process_leaves_how_it_ended_and_only_the_first_one_speaks_and_retu
         ("It cannot be done.", "why") if word == "stop" else ("None", "None")
     )
     assert sent == ([("warn", f"{word} {rank}")] if rank == "0" and is_first_machine else [])
-    assert sorted(begun) == (["leaves", "shards"] if is_first_machine else ["shards"])
+    assert sorted(starts) == (["leaves", "shards"] if is_first_machine else ["shards"])
 
 
 def test_an_error_that_cannot_be_sent_is_sent_in_words():
@@ -311,11 +311,11 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
     precision: str, requested: str, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
 ):
     kinds = accelerate.state.DistributedType
-    begun, set_to, shared = [], [], {}
+    starts, set_to, shared = [], [], {}
 
     class State:
         def __init__(self, *given: Any, **named: Any):
-            begun.append((given, named))
+            starts.append((given, named))
             self.distributed_type = kinds.MULTI_CPU if on_cpu else kinds.MULTI_GPU
             self.mixed_precision = precision
 
@@ -329,7 +329,7 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
     named = {"deepspeed_plugin" if "DEEPSPEED" in requested else "fsdp_plugin": plugin}
     state: Any = State(1, cpu=True, **named)
     both = {"fsdp_plugin": None, "deepspeed_plugin": None} if requested else {}
-    assert begun == [((1,), {"cpu": True} | both | named)]
+    assert starts == [((1,), {"cpu": True} | both | named)]
     if not (requested and on_cpu):
         assert (set_to, shared) == ([], {})
         return
@@ -340,12 +340,12 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
 
 
 def test_deepspeed_takes_over_precision_and_the_communication(monkeypatch: pytest.MonkeyPatch):
-    begun, told = [], []
-    comm = SimpleNamespace(init_distributed=lambda **how: begun.append(how))
+    starts, told = [], []
+    comm = SimpleNamespace(init_distributed=lambda **how: starts.append(how))
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
     plugin = SimpleNamespace(set_mixed_precision=told.append, select=lambda **how: told.append(how))
     state = SimpleNamespace(backend="gloo", mixed_precision="bf16", _mixed_precision="bf16")
     processes._use_deepspeed(state, plugin)
-    assert begun == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
+    assert starts == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
     assert told == ["bf16", {"_from_accelerator_state": True}]
     assert (state._mixed_precision, state.deepspeed_plugins) == ("no", plugin)

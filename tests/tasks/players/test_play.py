@@ -189,9 +189,9 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
 
     def episode(seed: int, sample: int) -> Episode:
-        begun = Episode(Player(Guess(Settings(dataset="chain_sum"))), seed)
-        begun.sample = sample
-        return begun
+        started = Episode(Player(Guess(Settings(dataset="chain_sum"))), seed)
+        started.sample = sample
+        return started
 
     seeds_and_samples = [(1, 0), (1, 1), (2, 0), (3, 0)]
     one_batch, alone = ([episode(*each) for each in seeds_and_samples] for _ in range(2))

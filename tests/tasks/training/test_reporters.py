@@ -42,13 +42,13 @@ def login(verify, timeout):
     if os.environ.get("WANDB_API_KEY") != "right":
         raise Error("Failed to authenticate: 401")
 
-run, begun = None, []
+run, runs = None, []
 
 def init(**given):
     global run
     assert run is None, "one run was still open"
     run = Run(given)
-    begun.append(run)
+    runs.append(run)
     return run
 
 class Run:
@@ -140,7 +140,7 @@ def test_every_training_of_a_process_has_a_run_of_its_own_in_the_group_of_its_re
         run = RunContext(work.store, work.servers, report_to=["wandb"], recipe={"name": recipe})
         context = StageContext(run, key * 20, tmp_path / "out", tmp_path / f"sft-{key}")
         train(context, "SFT steps", ToyTrainer(arguments(context, SftSpec(warmup_steps=0), 3)), 2)
-        return sys.modules["wandb"].begun[-1]
+        return sys.modules["wandb"].runs[-1]
 
     first, second, other = trained("a", "0"), trained("a", "1"), trained("b", "2")
     assert (first.steps, second.steps) == ([1, 2], [1, 2])
