@@ -353,7 +353,7 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
     def slices(place: int, row: dict[str, Any]) -> list[str]:
         return held_out_slices.get(place - row["sample"], [])
 
-    examined = [
+    evaluations = [
         EpisodeSource(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
         for name, each in artifacts.evaluations.items()
     ]
@@ -364,18 +364,18 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
     ]
     lessons = artifacts.stages.learned_from
     if not (lessons and lessons.rollouts):
-        return [*examined, *guarded]
-    evaluation_texts = frozenset(
+        return [*evaluations, *guarded]
+    texts = frozenset(
         same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
     )
     teacher = EpisodeSource(
         as_title(_rows_of(work, lessons)),
         "collected",
         fetch(lessons.rollouts) / "rollouts.jsonl",
-        evaluation_texts,
+        texts,
         lambda _, row: slices_of(row, environment, measured),
     )
-    return [*examined, *guarded, teacher]
+    return [*evaluations, *guarded, teacher]
 
 
 def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "teacher"]:

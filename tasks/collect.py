@@ -57,9 +57,8 @@ def collect(
     context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window | Seeds
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; finished episodes are kept."""
-    check_initial_settings(
-        context.scratch / "settings.json", {"shards": spec.shards}
-    )  # another split would buy all again
+    # another split would buy all again
+    check_initial_settings(context.scratch / "settings.json", {"shards": spec.shards})
     run = context.run
     there = StandingServers({environment.name: run.servers.environment(environment.name)}, run.servers.teacher())
     standing = RunContext(run.store, there, run.location, recipe=run.recipe)

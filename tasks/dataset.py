@@ -46,23 +46,23 @@ class KnownQuestions:
 
     Args:
         seeds: The seed of each question by its text, normalized.
-        examined: The questions of the evaluation, normalized.
+        evaluation_texts: The questions of the evaluation, normalized.
     """
 
-    def __init__(self, seeds: dict[str, int], examined: set[str]):
-        self.examined = examined
+    def __init__(self, seeds: dict[str, int], evaluation_texts: set[str]):
+        self.evaluation_texts = evaluation_texts
         self._seeds = seeds
         self._questions = KnownTexts(seeds)
-        self._examined = KnownTexts(sorted(examined))
+        self._known_texts = KnownTexts(sorted(evaluation_texts))
 
     def seed_of(self, text: str) -> int | None:
         """The seed of the question that equals a text, or of the longest one inside it."""
         within = text if text in self._seeds else self._questions.longest_in(text)
         return None if within is None else self._seeds[within]
 
-    def is_examined(self, text: str) -> bool:
+    def is_evaluated(self, text: str) -> bool:
         """Whether a text holds a question of the evaluation."""
-        return self._examined.longest_in(text) is not None
+        return self._known_texts.longest_in(text) is not None
 
 
 class Checked(NamedTuple):
@@ -96,7 +96,7 @@ class Verifier:
                 seed = claim.seed or 0
                 return Checked(self._record(seed, instance.part(seed), row["messages"], None, claim))
             question, _ = _split(claim.messages)
-            if same_text(question) in self._known.examined:
+            if same_text(question) in self._known.evaluation_texts:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
             return self._played(instance, claim, question) or self._unverified(claim, question)
         except NotAConversation as wrong:
@@ -118,7 +118,7 @@ class Verifier:
             own_text = same_text(episode.question)
             if not stands_in(own_text, text):
                 continue
-            if own_text in self._known.examined:
+            if own_text in self._known.evaluation_texts:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
             part = episode.player
             acts, notes = _fitting(part, claim)
@@ -138,7 +138,7 @@ class Verifier:
     def _unverified(self, claim: Conversation, question: str) -> Checked:
         """The row as it claims to be, with the environment's prompt. Raises NotAConversation."""
         text = same_text(question)
-        if self._known.is_examined(text):
+        if self._known.is_evaluated(text):
             raise NotAConversation("messages", "its question stands in the evaluation set")
         part = next(
             (part for part in self._parts if _name(self._environment.played_by(part)) == _name(claim.environment)),
@@ -327,7 +327,7 @@ def _known(
 ) -> KnownQuestions:
     """The questions of the recipe's windows and of the given seeds; the collect window's come first."""
     folder = context.fetch(questions)
-    examined = {same_text(row["question"]) for row in used_questions(folder, Purpose.EVALUATE)}
+    evaluation_texts = {same_text(row["question"]) for row in used_questions(folder, Purpose.EVALUATE)}
     seeds: dict[str, int] = {}
     given = ask(context, environment, spec.seeds.seeds(), "collect.dataset.seeds") if spec.seeds else {}
     for purpose in TRAINED_ON:
@@ -335,7 +335,7 @@ def _known(
             seeds.setdefault(same_text(row["question"]), row["seed"])
     for seed, text in sorted(given.items()):
         seeds.setdefault(same_text(text), seed)
-    return KnownQuestions(seeds, examined)
+    return KnownQuestions(seeds, evaluation_texts)
 
 
 def show_report(folder: Path) -> list[dict[str, str]]:

@@ -30,7 +30,9 @@ SAMPLES = 3
 @stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
-    examined = {same_text(row["question"]) for row in used_questions(context.fetch(questions), Purpose.EVALUATE)}
+    evaluation_texts = {
+        same_text(row["question"]) for row in used_questions(context.fetch(questions), Purpose.EVALUATE)
+    }
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
@@ -41,7 +43,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     ):
         for line in episodes:
             episode = json.loads(line)
-            cause = why_dropped(episode, examined)
+            cause = why_dropped(episode, evaluation_texts)
             mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
                 dropped[cause] += 1

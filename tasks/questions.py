@@ -48,8 +48,8 @@ def questions(
     for purpose, window in windows:
         for seed in window.seeds():
             text = texts[seed]
-            examined_under = chosen.get(same_text(text))
-            used = examined_under == seed if purpose == Purpose.EVALUATE else examined_under is None
+            evaluated_seed = chosen.get(same_text(text))
+            used = evaluated_seed == seed if purpose == Purpose.EVALUATE else evaluated_seed is None
             rows.append({"purpose": purpose, "seed": seed, "question": text, "used": used})
     _check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
@@ -116,13 +116,13 @@ def least_fresh(size: int) -> int:
     return int(LEAST_FRESH * size)
 
 
-def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
+def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], needed: int) -> None:
     distinct = len({same_text(row["question"]) for row in rows})
     advice = "Widen the task (environment.settings) or reduce evaluate.questions."
-    if len(chosen) < examined:
+    if len(chosen) < needed:
         raise Stop(
             f"The problem space is too small: {windows.evaluate.size} seeds gave only {len(chosen)} distinct "
-            f"questions, and the evaluation needs {examined} ({distinct} distinct questions in all windows).",
+            f"questions, and the evaluation needs {needed} ({distinct} distinct questions in all windows).",
             advice,
         )
     for purpose in TRAINED_ON:
@@ -145,11 +145,11 @@ def rung_questions(
     Args:
         kept_out: Question sets whose evaluation questions are excluded from training; the names are not read.
     """
-    examined = {
+    evaluation_texts = {
         same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, Purpose.EVALUATE)
     }
     rows = [
-        {"purpose": Purpose.TRAIN, "seed": seed, "question": text, "used": same_text(text) not in examined}
+        {"purpose": Purpose.TRAIN, "seed": seed, "question": text, "used": same_text(text) not in evaluation_texts}
         for seed, text in sorted(ask(context, environment, window.seeds(), "grpo.auto_difficulty").items())
     ]
     left = sum(row["used"] for row in rows)

@@ -36,7 +36,7 @@ class EpisodeSource(NamedTuple):
     question_set: str
     """The set of questions: models of the same set are shown side by side."""
     path: Path
-    examined: frozenset[str] = frozenset()
+    evaluation_texts: frozenset[str] = frozenset()
     """Normalized questions of the evaluation, which the filter drops from rollouts."""
     slices: Slices = lambda _, line: [f"{trait} {kind}" for trait, kind in json.loads(line.get("traits", "{}")).items()]
 
@@ -75,7 +75,7 @@ class Reader:
         else:
             place, sample = number, 0
             turns = sum(message["role"] == "assistant" for message in read["messages"])
-            kind = why_dropped(read, of.examined) or KEPT
+            kind = why_dropped(read, of.evaluation_texts) or KEPT
         slices = [self.slices.number(each) for each in of.slices(place, read)]
         tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
         reward = 1.0 if is_right(read["reward"]) else read["reward"]  # the page compares it with 1

@@ -396,23 +396,23 @@ def contamination(
         rollouts: The folder of the collected rollouts, including those that the filter dropped; None without any.
         limit: Maximum share of the questions that training may have used.
     """
-    examined = {same_text(record.question) for record in records}
+    evaluation_texts = {same_text(record.question) for record in records}
     seeds = {record.seed for record in records}
     learned = read_learned(checkpoint)
-    shared = {same_text(row["question"]) for row in learned} & examined
+    shared = {same_text(row["question"]) for row in learned} & evaluation_texts
     shared_seeds = seeds & {row["seed"] for row in learned}
     texts: set[str] = set()
     with (rollouts / "rollouts.jsonl").open() if rollouts else nullcontext(()) as lines:
         for row in map(json.loads, lines):
             shared_seeds |= seeds & {row["seed"]}
-            texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}
+            texts |= evaluation_texts & {same_text(message["content"]) for message in row["messages"][1:2]}
     return {
-        "questions": len(examined),
+        "questions": len(evaluation_texts),
         "learned_from": _counted(learned),
         "shared_with_training": len(shared),
         "shared_with_rollouts": len(texts),
         "shared_seeds": len(shared_seeds),
-        "share": len(shared) / len(examined),
+        "share": len(shared) / len(evaluation_texts),
         "limit": limit,
-        "clean": len(shared) <= limit * len(examined) and not shared_seeds,
+        "clean": len(shared) <= limit * len(evaluation_texts) and not shared_seeds,
     }

@@ -64,7 +64,7 @@ def both_ways(episodes: dict[str, list[EvaluatedEpisode]], pairs: list[tuple[str
     return found
 
 
-def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
+def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str]) -> str | None:
     """The first reason to drop an episode, or None to keep it."""
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
@@ -78,7 +78,7 @@ def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
             return found[0]
         if REASONING.search(turn.get("content") or "") or turn.get("reasoning_content"):
             return "leaked reasoning text"
-    if same_text(episode["messages"][1]["content"]) in examined:
+    if same_text(episode["messages"][1]["content"]) in evaluation_texts:
         return "stands in the evaluation set"
     return None
 

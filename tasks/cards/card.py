@@ -265,7 +265,7 @@ class ModelFacts(Facts):
         in_round = made.is_a(Release) and self.record.provenance.recipe.get("round")
         self.rounds = [each.row() for each in past_rounds(made.store)] if in_round else []
         self._read_student()
-        self._read_examination()
+        self._read_evaluation()
         own = ModelSource(made.named.repository, made.named.key) if self.on_hub else None
         elsewhere = self.hub_source if made.is_a(BaseStudent) else None
         self.has_weights = elsewhere is not None or any(out.glob("*.safetensors"))
@@ -290,7 +290,7 @@ class ModelFacts(Facts):
         is_on_hub = model and not Path(model).exists() and is_repository(model)
         self.hub_source = ModelSource(model, spec["revision"]) if is_on_hub else None
 
-    def _read_examination(self) -> None:
+    def _read_evaluation(self) -> None:
         """The verdict on a release, the questions that it was asked, and how its answers were drawn.
 
         These are not simply the nearest questions: GRPO may have trained on those of another difficulty.
@@ -299,10 +299,10 @@ class ModelFacts(Facts):
         folder = judged.fetch() if judged else None
         self.verdict = read_verdict(folder) if folder else None
         evaluations = evaluations_of(judged.inputs if judged else {})
-        examined = evaluations.last if evaluations else None
+        evaluation = evaluations.last if evaluations else None
         self.ending = ending(self.verdict, self.decision, {}) if self.verdict and self.decision else None
-        self.questions = examined.nearest(Questions) if examined else None
-        self.decoding = examined.settings.get("spec") if examined else None
+        self.questions = evaluation.nearest(Questions) if evaluation else None
+        self.decoding = evaluation.settings.get("spec") if evaluation else None
 
     def metadata(self) -> "ModelCardData":
         from huggingface_hub import ModelCardData

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from apprentice.tasks.episodes.notations import THINKING, NotAConversation, calls_in, carries_loss, read_call
-from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode, Record, as_line
+from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record, as_line
 from apprentice.tasks.episodes.trl_rows import exact_messages, row_writer
 from apprentice.tasks.settings.spec import Column
 
@@ -272,7 +272,7 @@ def _rollout(given: dict[str, Any]) -> dict[str, Any]:
 
 def _of_inspect(sample: dict[str, Any]) -> dict[str, Any]:
     """A sample of Inspect's log: as this project recorded it, or its messages and its first score."""
-    if isinstance(stored := (sample.get("store") or {}).get(EXAMINED), dict):
+    if isinstance(stored := (sample.get("store") or {}).get(STORED_EPISODE), dict):
         own = EvaluatedEpisode.model_validate(stored)
         return {"messages": own.messages, "reward": own.reward, "seed": own.seed}
     scores = [each.get("value") for each in (sample.get("scores") or {}).values() if isinstance(each, dict)]

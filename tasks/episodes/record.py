@@ -27,7 +27,7 @@ from apprentice.tasks.reporting.lease import held
 Message = dict[str, Any]
 """A message of an episode, in OpenAI's format."""
 
-EXAMINED = "examined"
+STORED_EPISODE = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
 
 

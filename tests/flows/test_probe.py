@@ -180,12 +180,12 @@ def test_each_rung_is_played_as_grpo_would_play_it_on_its_own_seeds(climbed: Cli
 def test_no_examined_question_is_trained_on_or_probed_on_any_rung(climbed: Climbed):
     store = climbed.work.store
     held_out = read_questions(store.fetch(climbed.question_set), "evaluate")
-    examined = {same_text(row["question"]) for row in held_out if row["used"]}
-    assert len(examined) == climbed.recipe.evaluate.questions
+    evaluation_texts = {same_text(row["question"]) for row in held_out if row["used"]}
+    assert len(evaluation_texts) == climbed.recipe.evaluate.questions
     for place, rung in enumerate(climbed.probed.rungs):
         rows = read_questions(store.fetch(rung.questions), "grpo")
-        assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
-        assert not examined & {same_text(episode.question) for episode in climbed.episodes(place)}
+        assert all(row["used"] == (same_text(row["question"]) not in evaluation_texts) for row in rows)
+        assert not evaluation_texts & {same_text(episode.question) for episode in climbed.episodes(place)}
     learned = [row for row in read_learned(store.fetch(climbed.trained)) if row["stage"] == "grpo"]
     trained_on = read_questions(store.fetch(climbed.probed.questions), "grpo")
     assert {(row["seed"], row["question"]) for row in learned} <= {
@@ -209,10 +209,14 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
             work = RunContext(LocalStore(tmp_path, "toy", describe=write_card), servers, recipe=recipe.for_record())
             evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             [rung] = levels_of(work, recipe, evaluation_questions)
-            examined = Pipeline(work, recipe).guard_questions["again"]
+            regression_questions = Pipeline(work, recipe).guard_questions["again"]
             theirs, own, climbed = (
                 {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
-                for each, purpose in ((examined, "evaluate"), (evaluation_questions, "grpo"), (rung.questions, "grpo"))
+                for each, purpose in (
+                    (regression_questions, "evaluate"),
+                    (evaluation_questions, "grpo"),
+                    (rung.questions, "grpo"),
+                )
             )
             assert theirs & own, "else nothing is shown"
             assert climbed == own - theirs
@@ -257,11 +261,11 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
 
     held_out = read_questions(store.fetch(climbed.question_set), "evaluate")
-    examined = {same_text(row["question"]) for row in held_out if row["used"]}
+    evaluation_texts = {same_text(row["question"]) for row in held_out if row["used"]}
     rows = read_questions(store.fetch(probed.questions), "grpo")
-    assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
+    assert all(row["used"] == (same_text(row["question"]) not in evaluation_texts) for row in rows)
     learned = [row for row in read_learned(store.fetch(trained)) if row["stage"] == "grpo"]
-    assert not examined & {same_text(row["question"]) for row in learned}
+    assert not evaluation_texts & {same_text(row["question"]) for row in learned}
 
     log, steps = read_log(store.fetch(trained)), 2
     question_counts = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}

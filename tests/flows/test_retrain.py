@@ -93,12 +93,12 @@ def test_a_rung_asks_nothing_that_the_evaluation_or_the_guard_rail_asks(climbed:
     store = home / "artifacts/datasets/local"
     grpos = Window(**climbed.report["seeds"]["grpo"]).seeds()
     episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
-    examined = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
+    evaluation_questions = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
     made = [row for row in climbed.report["lineage"] if row["stage"] == "rung_questions"]
     assert len(made) == 3
     for row in made:
         rows = map(json.loads, (store / "toy-questions/snapshots" / row["revision"] / "questions.jsonl").open())
-        assert all(level_row["used"] == (level_row["question"] not in examined) for level_row in rows)
+        assert all(level_row["used"] == (level_row["question"] not in evaluation_questions) for level_row in rows)
         assert set(row["inputs"]) == {"kept_out.held_out", "kept_out.longer-words"}
 
 

@@ -23,7 +23,7 @@ from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 
 TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}
 WEIGHTS = {"parameters": 1, "weights": "w", "promoted": True}

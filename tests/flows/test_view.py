@@ -20,7 +20,7 @@ from apprentice.tasks.reporting.errors import Stop
 from tests.browser import browser
 from tests.flows.commands import TOY
 from tests.flows.pages.hostile_report import rollout
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 
 assert browser  # a fixture
 MANY = 3 * FIRST

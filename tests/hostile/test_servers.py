@@ -29,7 +29,7 @@ from apprentice.tasks.settings.spec import CollectSpec, EvaluateSpec, Window
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear
 from tests.hostile.odd_wire import odd_wire
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
 ECHO = EnvironmentSpec(name="echo")
 
@@ -194,14 +194,14 @@ def test_an_examination_records_what_broke_and_gives_it_no_reward(play: Any):
 
 def test_an_examination_in_which_everything_breaks_stops_and_says_why(context: Any):
     with odd_wire("7.0", "step") as url:
-        examined = context(url)
+        evaluation_context = context(url)
         played = plays(url, 4)
         rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in played)
         counts = {"collect": 0, "grpo": 0, "evaluate": 4, "dropped_from_grpo": 0}
-        questions = published(examined.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
+        questions = published(evaluation_context.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
         with (
             pytest.raises(Stop, match=r"failed on 2 of 4 episodes.*within 0 to 1") as stop,
-            evaluation_journal(examined, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
+            evaluation_journal(evaluation_context, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
             EnvironmentPool(ECHO, at(url), 1) as pool,
         ):
             play_batched(pool, ahead, Saying(), PROTOCOLS["parity"], keep)

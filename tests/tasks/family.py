@@ -37,7 +37,7 @@ from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec
 from apprentice.tasks.student import student
-from tests.tasks.examined import episodes
+from tests.tasks.evaluations import episodes
 
 BUILT = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=256))
 CLEAN = {
@@ -49,7 +49,7 @@ CLEAN = {
     "clean": True,
 }
 HELD_OUT = "12 + 34 = | `?`\n"
-EXAMINED = {"base": [0.0, 0.0, 0.0, 0.5], "sft": [1.0, 0.0, 0.0, 0.5], "grpo": [1.0, 1.0, 1.0, 0.5]}
+REWARDS = {"base": [0.0, 0.0, 0.0, 0.5], "sft": [1.0, 0.0, 0.0, 0.5], "grpo": [1.0, 1.0, 1.0, 0.5]}
 WINDOW = {"start": 0, "size": 3}
 
 
@@ -92,7 +92,7 @@ class Family:
         self.sft = self._trained(SftCheckpoint, SftSpec(), student=self.base, kept=self.kept)
         self.trained_on = self._rung_questions() if rung else self.questions
         self.grpo = self._trained(GrpoCheckpoint, GrpoSpec(), checkpoint=self.sft, questions=self.trained_on)
-        self.evaluations = {name: self._evaluation(name) for name in EXAMINED}
+        self.evaluations = {name: self._evaluation(name) for name in REWARDS}
         self.verdict = self._verdict(contamination)
         decision = {
             "rival": "base",
@@ -202,7 +202,7 @@ class Family:
         return self.make(kind, kind.suffix, model, counts, settings, inputs)
 
     def _evaluation(self, name: str) -> Evaluation:
-        text = b"".join(record.line() for record in episodes(EXAMINED[name])).decode()
+        text = b"".join(record.line() for record in episodes(REWARDS[name])).decode()
         rates = {"format_compliance": 1.0, "accuracy": 0.75, "mean_score": 0.875}
         counts = {"model": name, "protocol": "parity", "n": 4, "cost_usd": 0.0} | rates
         settings = {"spec": EvaluateSpec(questions=4), "environment": self.task, "seed": 0}
@@ -210,7 +210,7 @@ class Family:
         return self.make(Evaluation, f"evaluate-{name}", {"episodes.jsonl": text}, counts, settings, inputs)
 
     def _verdict(self, contamination: dict[str, Any]) -> Verdict:
-        played = {name: episodes(rewards) for name, rewards in EXAMINED.items()}
+        played = {name: episodes(rewards) for name, rewards in REWARDS.items()}
         models = {name: with_intervals(records) for name, records in played.items()}
         report = {"models": models, **compare_all(played, {}), "contamination": contamination}
         report["grpo"] = {"diagnosis": "learning", "advice": "Go on."}

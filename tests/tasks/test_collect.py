@@ -28,7 +28,7 @@ from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.endpoint import KEY, Endpoint, call
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.players.test_play import Leaving
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)

@@ -17,9 +17,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
-EXAMINED = {"held out"}
+EVALUATION_TEXTS = {"held out"}
 
 
 def episode(
@@ -40,7 +40,7 @@ def episode(
 
 
 def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
-    assert why_dropped(episode(chain_sum), EXAMINED) is None
+    assert why_dropped(episode(chain_sum), EVALUATION_TEXTS) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
     ],
 )
 def test_each_cause_is_named(chain_sum: EnvironmentSpec, given: dict, cause: str | None):
-    assert why_dropped(episode(chain_sum, **given), EXAMINED) == cause
+    assert why_dropped(episode(chain_sum, **given), EVALUATION_TEXTS) == cause
 
 
 def question_line(text: str, purpose: str = "evaluate", used: bool = True) -> str:

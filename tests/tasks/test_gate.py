@@ -13,7 +13,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.gate import _better, gate
 from apprentice.tasks.judgement.contents import Difference, GateDecision
 from apprentice.tasks.settings.spec import GateSpec
-from tests.tasks.examined import episode, episodes, evaluation, learned, published
+from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 
 CLEAN = {
     "clean": True,

@@ -26,7 +26,7 @@ from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
 from apprentice.tasks.settings.spec import BuiltStudent, EvaluateSpec
 from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.test_evaluate import question
 
 SPEC = EvaluateSpec(questions=6, max_new_tokens=8, batch_size=4)

@@ -17,7 +17,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.endpoint import Endpoint, call
-from tests.tasks.examined import episode, published
+from tests.tasks.evaluations import episode, published
 from tests.tasks.test_evaluate import question
 
 TODAY = date(2024, 3, 1)

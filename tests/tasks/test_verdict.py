@@ -17,7 +17,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.judgement.contents import Comparison, Contamination
 from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.verdict import verdict
-from tests.tasks.examined import episode, episodes, evaluation, learned, published
+from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 
 
 def test_every_comparison_is_corrected_for_all_of_them():

@@ -82,8 +82,8 @@ def test_all_that_was_asked_is_on_record_and_nothing_of_it_is_asked_by_the_evalu
     learned = read_learned(ran.context.out)
     assert {row["seed"] for row in learned} == {seed for step in seeds_by_step(ran) for seed in step}
     held_out = read_questions(made.work.store.fetch(made.questions), "evaluate")
-    examined = {same_text(row["question"]) for row in held_out if row["used"]}
-    assert not examined & {same_text(row["question"]) for row in learned}
+    evaluation_texts = {same_text(row["question"]) for row in held_out if row["used"]}
+    assert not evaluation_texts & {same_text(row["question"]) for row in learned}
 
 
 @pytest.mark.parametrize("spec", [ASKS, FILLS], ids=["asks", "fills"])

@@ -21,7 +21,7 @@ from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.rollouts.test_rollouts import says
 
 SPEC = GrpoSpec(
@@ -43,7 +43,7 @@ SPEC = GrpoSpec(
     checkpoint_steps=2,
 )
 """No value is the default of TRL."""
-EXAMINED = range(104, 108)
+EVALUATED = range(104, 108)
 """Seeds of GRPO's window whose questions the evaluation asks: as if they were repeated there."""
 NOT_ONE_VALUE = ("gradient_checkpointing", "accelerate_config", "liger", "bf16", "generation", "held_out")
 
@@ -63,7 +63,7 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
     servers = StandingServers({"reasoning_gym": server}, None)
     made = Made(RunContext(LocalStore(folder / "artifacts", "toy"), servers, report_to=[]), TASKS["chain_sum"], folder)
     rows = read_rows(made.work.store.fetch(made.questions) / "questions.jsonl")
-    lines = [json.dumps(row | {"used": row["used"] and row["seed"] not in EXAMINED}) + "\n" for row in rows]
+    lines = [json.dumps(row | {"used": row["used"] and row["seed"] not in EVALUATED}) + "\n" for row in rows]
     counts = dict(collect=24, grpo=20, evaluate=4, dropped_from_grpo=4)
     made.questions = published(made.work.store, Questions, "x" * 20, {"questions.jsonl": "".join(lines)}, counts)
     return made

@@ -293,5 +293,5 @@ def test_a_question_is_known_in_whatever_unicode_form_a_row_has_it(question: str
     assert found.record is not None, found.cause
     assert (found.record.seed, found.record.reward, found.record.messages[1]["content"]) == (2, 1.0, QUESTION)
     for seeds in ({}, {same_text(QUESTION): 2}):
-        examined = Verifier(ECHO, KnownQuestions(seeds, {same_text(QUESTION)}), {})(instance, given)
-        assert examined.cause == "its question stands in the evaluation set"
+        evaluated = Verifier(ECHO, KnownQuestions(seeds, {same_text(QUESTION)}), {})(instance, given)
+        assert evaluated.cause == "its question stands in the evaluation set"

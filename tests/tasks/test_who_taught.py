@@ -36,7 +36,7 @@ from apprentice.tasks.mix import mix_rollouts
 from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
 from apprentice.tasks.verdict import verdict
 from tests.flows.commands import TOY
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 from tests.tasks.test_mix import attempt, lines
 from tests.tasks.test_rungs import published as questions
 

@@ -26,7 +26,7 @@ from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.judgement.contents import GateDecision, Judgement
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.sft_training import SFT
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30
 HOSTILE = [

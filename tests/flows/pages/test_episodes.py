@@ -5,7 +5,7 @@ from pathlib import Path
 
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded, transcript
 from tests.flows.pages.hostile_report import HOSTILE, rollout
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 COLUMNS = ("source", "place", "seed", "sample", "reward", "kind", "turns", "tokens", "slices")
 

@@ -9,7 +9,7 @@ from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.kinds import side_by_side
 from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table, one_line, visible
 from tests.flows.pages.hostile_report import report
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
 

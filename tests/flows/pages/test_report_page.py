@@ -14,7 +14,7 @@ import pytest
 from tests.browser import Look, browser, printed
 from tests.flows.commands import ROOT, Ran
 from tests.flows.pages.hostile_report import HOSTILE, NASTY, held_out, page_of, report
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 assert browser  # a fixture
 pytestmark = pytest.mark.long

@@ -8,7 +8,7 @@ from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
 from tests.hostile.endings import assert_clear
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 BROKE = {"broken": "the server crashed during a step; twice, on new connections"}
 

@@ -18,7 +18,7 @@ from apprentice.tasks.analysis.difficulty import (
 )
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 
 def played(right: int, n: int = 48, valid: float = 1.0, score: float | None = None) -> Evaluation:

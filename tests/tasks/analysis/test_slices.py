@@ -3,7 +3,7 @@
 import json
 
 from apprentice.tasks.analysis.kinds import side_by_side, slices, text_of_turns, worst
-from tests.tasks.examined import episode, episodes
+from tests.tasks.evaluations import episode, episodes
 
 SIGNS = ["negative", "positive"] * 5
 

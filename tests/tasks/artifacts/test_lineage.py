@@ -96,7 +96,7 @@ class Toys:
         learned = weights | {"learned.jsonl": grpo}
         self.grpo = publish(store, GrpoCheckpoint, {"parameters": 1}, learned, inputs, environment=WORDS)
         inputs = {"checkpoint": self.grpo, "questions": self.questions}
-        self.examined = publish(store, Evaluation, RATES, {"episodes.jsonl": []}, inputs)
+        self.evaluation = publish(store, Evaluation, RATES, {"episodes.jsonl": []}, inputs)
         inputs = {"challenger": self.grpo, "rival": rival.release if rival else self.base}
         counts = dict(promoted=True, metric="accuracy", delta=1.0, reasons=[])
         self.decision = publish(store, Decision, counts, {"decision.json": []}, inputs)
@@ -122,7 +122,7 @@ def test_a_model_is_followed_back_to_its_episodes_its_code_its_recipe_and_its_en
     assert told["root"] == toys.release.key
     assert told["artifacts"][0]["kind"] == "Release"
     everything = {each["revision"] for each in told["artifacts"]}
-    assert everything == {each.revision for each in vars(toys).values()} - {toys.examined.revision}
+    assert everything == {each.revision for each in vars(toys).values()} - {toys.evaluation.revision}
     assert told["recipe"] == {"name": "toy", "seed": 7}
     assert told["code"] == ["apprentice 1", "apprentice 0"]
     assert told["environments"] == [WORDS]
@@ -160,7 +160,7 @@ def test_who_a_model_was_compared_with_taught_it_nothing(store: LocalStore):
 
 def test_an_examination_leads_to_what_its_model_learned_and_rollouts_to_themselves(store: LocalStore):
     toys = Toys(store)
-    assert [row["seed"] for row in lineage_of(toys.examined.key, store.root).episodes] == [0, 1, 3, 4, 100]
+    assert [row["seed"] for row in lineage_of(toys.evaluation.key, store.root).episodes] == [0, 1, 3, 4, 100]
     played = lineage_of(toys.rollouts.key, store.root).episodes
     assert played[2] == {
         "stage": "collect",

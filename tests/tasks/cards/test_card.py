@@ -58,10 +58,10 @@ def test_a_released_model_names_what_it_derives_from_and_what_it_reached(family:
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
     rates = {result.metric_type: result.metric_value for result in data.eval_results}
     assert rates == {"accuracy": 0.75, "format_compliance": 1.0, "mean_score": 0.875}
-    examined = data.eval_results[0]
-    assert (examined.dataset_type, examined.dataset_revision) == ("local/toy-questions", family.questions.key)
-    assert examined.dataset_name == "reasoning_gym chain_sum"
-    assert examined.dataset_args["environment"]["settings"]["config"]["max_terms"] == 3
+    eval_result = data.eval_results[0]
+    assert (eval_result.dataset_type, eval_result.dataset_revision) == ("local/toy-questions", family.questions.key)
+    assert eval_result.dataset_name == "reasoning_gym chain_sum"
+    assert eval_result.dataset_args["environment"]["settings"]["config"]["max_terms"] == 3
 
 
 def test_a_model_whose_examination_was_seen_in_training_claims_no_result(tmp_path: Path, chain_sum: EnvironmentSpec):
@@ -99,9 +99,9 @@ def test_a_model_that_was_trained_on_a_rung_says_so_and_is_judged_by_the_recipes
         assert f"`{family.trained_on.repository}` at tag `{family.trained_on.key}`" in how
         assert '"max_terms": 7' in how
     found = card(family.store, family.release)
-    examined = found.data.eval_results[0]
-    assert examined.dataset_revision == family.questions.key
-    assert examined.dataset_args["environment"]["settings"] == chain_sum.settings
+    eval_result = found.data.eval_results[0]
+    assert eval_result.dataset_revision == family.questions.key
+    assert eval_result.dataset_args["environment"]["settings"] == chain_sum.settings
     assert f"those used for `evaluate` in `{family.questions.repository}` at tag `{family.questions.key}`" in found.text
     assert "30 + 40 + 50 =" in card(family.store, family.grpo).text.split("## Use it")[1]
 

@@ -27,8 +27,8 @@ RIGHT, WRONG = (
     f"<tool_call>{json.dumps({'name': 'answer', 'arguments': {'answer': each}})}</tool_call>" for each in ("21", "22")
 )
 STEP = {"tool_call_id": "a", "function_name": "answer", "arguments": {"answer": "21"}}
-EXAMINED = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
-EXAMINED |= {"causes": [], "correct": "21", "traits": "{}", "messages": [QUESTION, CALLED]}
+STORED_EPISODE = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
+STORED_EPISODE |= {"causes": [], "correct": "21", "traits": "{}", "messages": [QUESTION, CALLED]}
 
 REWARDS = {"right": {"score": 1.0, "weight": 0.5}, "short": {"score": 0.25}, "judge": None}
 
@@ -125,7 +125,7 @@ def said(read: Conversation) -> list[dict[str, Any]]:
             BARE,
         ),
         ({"id": 9, "scores": {"accuracy": {"value": "C"}}, "messages": [QUESTION, CALLED]}, CALL),
-        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, CALL),
+        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": STORED_EPISODE}}, CALL),
     ],
 )
 def test_the_forms_in_which_a_call_comes_are_the_same_call(row: dict[str, Any], call: dict[str, Any]):
@@ -152,7 +152,7 @@ def test_the_forms_in_which_a_call_comes_are_the_same_call(row: dict[str, Any], 
         ({"episode_id": "e", "tool_trace": [], "messages": [QUESTION, CALLED], "task": {"seed": 3}}, {}, (None, 3)),
         ({"env": {}, "traces": [{"nodes": [{"message": QUESTION}], "rewards": REWARDS}]}, {}, (0.75, None)),
         ({"scores": {"rate": {"value": 0.25}}, "messages": [QUESTION, CALLED], "metadata": {"seed": 4}}, {}, (0.25, 4)),
-        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, {}, (1.0, 9)),
+        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": STORED_EPISODE}}, {}, (1.0, 9)),
     ],
 )
 def test_reward_and_seed_are_those_of_the_named_columns(

@@ -13,7 +13,7 @@ from apprentice.tasks.judgement import rules
 from apprentice.tasks.judgement.contents import GateDecision, Judgement, Rule, made_rule, read_decision
 from apprentice.tasks.judgement.rules import WORDINGS, RuleId, identified
 from apprentice.tasks.settings.spec import GateSpec
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 
 WRITTEN = [
     ("no contamination", RuleId.NO_CONTAMINATION, {}),

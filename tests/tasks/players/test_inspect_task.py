@@ -145,8 +145,8 @@ def test_inspect_and_our_own_evaluation_leave_the_same_records(
         rows = rows_of(pool, range(20))
         play_alone(pool, plays_of(rows, samples), Says(plays(task, 0.4)), PROTOCOLS["parity"], ours.append)
     with EnvironmentPool(task, server, 8) as pool:
-        examined = episodes_task(pool, task, rows, 64, 1.0, samples)
-        log, records = run_inspect(examined, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
+        episodes_in_inspect = episodes_task(pool, task, rows, 64, 1.0, samples)
+        log, records = run_inspect(episodes_in_inspect, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
     assert records == sorted(ours, key=lambda record: record.place)
     counted = rates(ours, PROTOCOLS["parity"])
     assert (counted["broken"], counted["unfinished"]) == (0, 0)
