@@ -377,7 +377,7 @@ def _predict(
             raise stop from error
         announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
     else:
-        announce.say(forecast.told(found))
+        announce.say(forecast.summary(found))
 
 
 def _known_calls(seen: AuditedTask) -> list[Call]:

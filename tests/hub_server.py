@@ -96,11 +96,11 @@ class Hub(ThreadingHTTPServer):
 
     def fault(self, request: str) -> Json:
         """The fault that meets this request, counted; {} for none."""
-        told, counted = self.folder / "faults.json", self.folder / "faults.counted"
-        if not told.exists():
+        plan, counted = self.folder / "faults.json", self.folder / "faults.counted"
+        if not plan.exists():
             return {}
         with self.lock:
-            faults, written = json.loads(told.read_text()), told.stat().st_mtime_ns
+            faults, written = json.loads(plan.read_text()), plan.stat().st_mtime_ns
             counts = json.loads(counted.read_text()) if counted.exists() else {}
             if counts.get("written") != written:
                 counts = {"written": written, "seen": [0] * len(faults)}
@@ -225,18 +225,18 @@ class Repo:
 
     def info(self, revision: str, blobs: bool, expand: list[str] | None) -> Json:
         state, commit = self.state(), self.at(revision)
-        told = {"sha": commit["id"], "author": self.id.split("/")[0], "lastModified": commit["date"]}
-        told |= {"createdAt": state["created"], "private": state["private"], "gated": False, "disabled": False}
-        told |= {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
+        fields = {"sha": commit["id"], "author": self.id.split("/")[0], "lastModified": commit["date"]}
+        fields |= {"createdAt": state["created"], "private": state["private"], "gated": False, "disabled": False}
+        fields |= {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
         for path, file in commit["files"].items():
-            told["siblings"].append({"rfilename": path})
+            fields["siblings"].append({"rfilename": path})
             if blobs:
                 lfs = {"lfs": {**file["lfs"], "sha256": file["name"]}} if "lfs" in file else {}
-                told["siblings"][-1] |= {"blobId": file["oid"], "size": file["size"], **lfs}
+                fields["siblings"][-1] |= {"blobId": file["oid"], "size": file["size"], **lfs}
         if self.kind == "spaces":
-            told |= {"sdk": state["sdk"], "runtime": self.runtime()}
-        told = {key: value for key, value in told.items() if not expand or key in expand}
-        return {"_id": hashlib.sha1(self.id.encode()).hexdigest()[:24], "id": self.id, **told}
+            fields |= {"sdk": state["sdk"], "runtime": self.runtime()}
+        fields = {key: value for key, value in fields.items() if not expand or key in expand}
+        return {"_id": hashlib.sha1(self.id.encode()).hexdigest()[:24], "id": self.id, **fields}
 
     def tree(self, revision: str, expand: bool) -> dict[str, Json]:
         """Every file and every folder by its path."""
@@ -389,15 +389,15 @@ class Answer(BaseHTTPRequestHandler):
                 kind = settings.get("type") or "model"
                 self.may_write(f"You don't have the rights to create a {kind} under this namespace")
                 repo = Repo(self.server, f"{kind}s", settings.get("organization") or USER, settings["name"])
-                told = {"url": f"{base}/{repo.path}", "name": repo.id, "id": repo.id}
+                info = {"url": f"{base}/{repo.path}", "name": repo.id, "id": repo.id}
                 with self.server.lock:
                     if do == "delete":
                         repo.delete()
                     elif repo.folder.exists():
-                        return Reply({"error": f"You already created this {kind} repo", **told}, 409)
+                        return Reply({"error": f"You already created this {kind} repo", **info}, 409)
                     else:
                         repo.create(settings)
-                return Reply(told)
+                return Reply(info)
             case ["GET", "api", kind] if kind in PREFIXES:
                 files = (self.server.folder / "repos" / kind).glob(f"{self.query.get('author', '*')}/*/repo.json")
                 repos = [Repo(self.server, kind, *file.parts[-3:-1]) for file in sorted(files)]
@@ -454,12 +454,12 @@ class Answer(BaseHTTPRequestHandler):
             case ["GET", "revision", revision]:
                 return Reply(repo.info(revision, "blobs" in flags, self.expand))
             case ["POST", "preupload", revision]:
-                files, told = repo.at(revision)["files"], []
+                files, listing = repo.at(revision)["files"], []
                 for one in self.json_body()["files"]:
                     mode = "lfs" if one["size"] > 10 * 2**20 or LARGE.fullmatch(one["path"]) else "regular"
                     old = {"oid": files[one["path"]]["name"]} if one["path"] in files else {}
-                    told.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, **old})
-                return Reply({"files": told})
+                    listing.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, **old})
+                return Reply({"files": listing})
             case ["POST", "commit", branch] if "create_pr" not in flags:
                 header, *operations = [json.loads(line) for line in b"".join(self.body).splitlines() if line]
                 sha = repo.commit(branch, header["value"], operations)
@@ -481,11 +481,13 @@ class Answer(BaseHTTPRequestHandler):
                 tree = repo.tree(revision, form.get("expand") == ["true"])
                 return Reply([tree[path] for path in form.get("paths", []) if path in tree])
             case ["GET", "refs"]:
-                state, told = repo.state(), {"converts": [], "pullRequests": []}
+                state, listing = repo.state(), {"converts": [], "pullRequests": []}
                 for kind, under in (("branches", "heads"), ("tags", "tags")):
                     refs = state[kind].items()
-                    told[kind] = [{"name": one, "ref": f"refs/{under}/{one}", "targetCommit": sha} for one, sha in refs]
-                return Reply(told)
+                    listing[kind] = [
+                        {"name": one, "ref": f"refs/{under}/{one}", "targetCommit": sha} for one, sha in refs
+                    ]
+                return Reply(listing)
             case ["POST", "tag", revision]:
                 repo.tag(self.json_body()["tag"], revision)
                 return Reply()

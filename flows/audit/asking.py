@@ -261,9 +261,9 @@ def _undescribed(schemas: list[dict[str, Any]]) -> Iterator[str]:
 @check("schema.text", "warning", "A chat template takes the text for its own marks, or a tokenizer for unknown bytes.")
 def text(subject: Subject) -> CheckResult:
     played = [*subject.known, *subject.guessed]
-    told = [(seed, (), question) for seed, question in subject.questions.items()]
-    told += [(each.seed, each.calls, reply) for each in played for reply in each.replies]
-    for seed, calls, said in told:
+    texts = [(seed, (), question) for seed, question in subject.questions.items()]
+    texts += [(each.seed, each.calls, reply) for each in played for reply in each.replies]
+    for seed, calls, said in texts:
         odd = sorted(
             {repr(letter) for letter in said if unicodedata.category(letter) == "Cc" and letter not in "\n\t\r"}
         )
@@ -271,7 +271,7 @@ def text(subject: Subject) -> CheckResult:
             what = f"control characters {', '.join(odd)}" if odd else "marks of a chat template" if said else "no text"
             remedy = "Leave control characters and marks such as <|im_end|> out of questions and replies."
             return failed(f"a question or reply holds {what}", remedy, Evidence(seed, calls, repr(said)))
-    return passed(f"{len(told)} questions and replies are plain text")
+    return passed(f"{len(texts)} questions and replies are plain text")
 
 
 @check("schema.lengths", "warning", "Prompts fill the student's context; such questions stop a run or are left out.")
@@ -307,8 +307,8 @@ def answered(subject: Subject) -> list[AuditedEpisode]:
     return played[:LEAKS] if len({each.correct for each in played}) > 1 else []
 
 
-def _holds(told: str, answer: str | None) -> bool:
-    return re.search(rf"(?<!\w){re.escape(str(answer))}(?!\w)", told, re.IGNORECASE) is not None
+def _holds(said: str, answer: str | None) -> bool:
+    return re.search(rf"(?<!\w){re.escape(str(answer))}(?!\w)", said, re.IGNORECASE) is not None
 
 
 NO_ANSWERS = "the environment names no answer (`correct`) to look for, or too few different ones"
@@ -339,8 +339,8 @@ def in_replies(subject: Subject) -> CheckResult:
         for each in played:
             move = replayed(calls[each.seed] if calls else [_misfit(subject)])
             tried = play(subject.fresh(), each.seed, move)
-            told = tried.replies[:-1] if tried.ended else tried.replies
-            if any(_holds(reply, each.correct) for reply in told):
+            replies = tried.replies[:-1] if tried.ended else tried.replies
+            if any(_holds(reply, each.correct) for reply in replies):
                 found.append(tried)
         if len(found) == len(played):
             remedy = "Leave the answer out of replies and error messages; `correct` has it once the episode is over."

@@ -64,8 +64,8 @@ def interleaved(subject: Subject) -> CheckResult:
                 if place < len(each.calls) and not episode.done:
                     take(episode, each.calls[place])
         for episode, alone in zip(episodes, (one, other), strict=True):
-            told = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-            if (episode.reward, told) != (alone.reward, alone.replies):
+            replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
+            if (episode.reward, replies) != (alone.reward, alone.replies):
                 said = f"beside another session the reward is {episode.reward}, alone {alone.reward}"
                 beside = Evidence(other.seed if alone is one else one.seed, (), "played meanwhile in another session")
                 return failed(said, SHARED, alone.evidence(), beside)

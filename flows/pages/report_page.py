@@ -70,10 +70,10 @@ def closing_lines(report: dict[str, Any]) -> str:
     The folder of the page follows in its own line, for scripts.
     """
     warnings, ended = report["warnings"], report["ending"]
-    told = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
+    lines = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
     return "\n\n".join(
         [
-            *(["\n".join([told[0], "", *told[1:]])] if warnings else []),
+            *(["\n".join([lines[0], "", *lines[1:]])] if warnings else []),
             f"**{ended['headline']}** {ended['reasons']}",
             ended["next"],
             f"Cost: {_cost(report)}. Duration: {_duration(report['stages'])}. The page is report.html in",

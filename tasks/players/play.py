@@ -317,7 +317,7 @@ class LocalModel:
         )
         self._prefix = SharedPrefix(self._model, self._after_prefix)
         self._context = context_length(self._model.config)
-        self._told = False
+        self._warned = False
         self._seed = seed
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
@@ -351,8 +351,8 @@ class LocalModel:
 
     def _tell_if_cut(self, rooms: list[int]) -> None:
         """Says once that a prompt leaves fewer tokens than an answer may have; its answer ends with the context."""
-        if not self._told and (least := min(rooms)) < self._generation.max_new_tokens:
-            self._told = True
+        if not self._warned and (least := min(rooms)) < self._generation.max_new_tokens:
+            self._warned = True
             announce.warn(
                 f"A prompt of {self._context - least} tokens leaves {least} of {self._context} for its answer, and "
                 f"evaluate.max_new_tokens is {self._generation.max_new_tokens}. Answers end with the context."

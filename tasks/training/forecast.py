@@ -289,7 +289,7 @@ def _saved(run: Callable[[], object], model: Any) -> float:
     return float(sum(sizes.values()))
 
 
-def told(found: dict[str, Forecast]) -> str:
+def summary(found: dict[str, Forecast]) -> str:
     """One sentence: the stages with their time and memory."""
     parts = [f"{name} {duration_text(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
     return f"Predicted for this machine: {', '.join(parts)}."

@@ -222,16 +222,16 @@ def rows_in(text: str) -> list[Row]:
     evidence: dict[str, str] = {}
     name = ""
     for line in shown.strip().splitlines():
-        if told := OF_A_CASE.match(line):
-            name = told[1]
+        if evidence_text := OF_A_CASE.match(line):
+            name = evidence_text[1]
         evidence[name] = f"{evidence.get(name, '')}{line}\n"
     rows, group = [], ""
     for line in tables.splitlines():
         group = line.removeprefix("### ") if line.startswith("### ") else group
         if group and (cells := A_ROW.fullmatch(line)):
             is_wrong = FAILED.search(cells[2])
-            told = evidence[cells[1]].strip() + "\n" if is_wrong else ""
-            rows.append(Row._make((group, *cells.groups(), told)))
+            evidence_text = evidence[cells[1]].strip() + "\n" if is_wrong else ""
+            rows.append(Row._make((group, *cells.groups(), evidence_text)))
     return rows
 
 
@@ -315,8 +315,8 @@ def main() -> None:
             results.append((waiting[done], one))
             if arguments.only and not arguments.look:  # each when it is done: an interruption costs one row
                 write([one], also_others=True)
-            told = ", ".join(each.check for each in wrong(one)) or "sound"
-            print(f"{len(results)} of {len(chosen)}: {one.case.name}: {told} ({one.seconds:.0f} s)", flush=True)
+            checks = ", ".join(each.check for each in wrong(one)) or "sound"
+            print(f"{len(results)} of {len(chosen)}: {one.case.name}: {checks} ({one.seconds:.0f} s)", flush=True)
     ordered = [one for _, one in sorted(results, key=lambda each: each[0])]
     if arguments.look:
         for one in ordered:

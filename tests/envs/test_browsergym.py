@@ -97,9 +97,9 @@ def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text:
     environment = made(**SMALL)
     messages = first_messages(environment, 5)
     bid = env.call({}, messages, 0.0)[1]["bid"]
-    told = environment.environment.fill(bid, text)
+    reply = environment.environment.fill(bid, text)
     if text.isprintable():
-        assert told.endswith(f"value={text!r}")
+        assert reply.endswith(f"value={text!r}")
     environment.environment.fill(bid, "'); click('0")
     while not environment.done:
         turn(environment, messages)
@@ -117,10 +117,10 @@ def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
 def test_a_bid_is_the_same_as_number_as_text_and_in_brackets(made):
     environment = made(**SMALL)
     bid = env.call({}, first_messages(environment, 5), 0.0)[1]["bid"]
-    told = {
+    replies = {
         environment.environment.fill(given, f"text {n}")[:-3] for n, given in enumerate((bid, int(bid), f" [{bid}]"))
     }
-    assert len(told) == 1
+    assert len(replies) == 1
 
 
 def test_moves_that_cannot_be_made_are_told_in_words_and_earn_nothing(made):
@@ -212,11 +212,11 @@ def test_an_action_that_is_not_one_of_ours_is_told_so_over_the_published_wire(se
     first = session.reset(**FORM).observation
     assert first["goal"]
     for action in ("noop(60000)", "goto('http://127.0.0.1')", "click('8') click('9')", "import os", "click(page)", ""):
-        told = session.step({"action_str": action})
-        assert told.observation["last_action_error"], action
-        assert "An action is one call" in told.observation["error"], action
-        assert told.observation["text"] == first["text"]
-        assert (told.reward, told.done) == (0.0, False)
+        reply = session.step({"action_str": action})
+        assert reply.observation["last_action_error"], action
+        assert "An action is one call" in reply.observation["error"], action
+        assert reply.observation["text"] == first["text"]
+        assert (reply.reward, reply.done) == (0.0, False)
     assert "argument" in session.step({"action_str": "click()"}).observation["error"]
     session.close()
 

@@ -182,12 +182,12 @@ def test_a_recipe_has_the_tools_in_all_that_it_plays_before_a_run_begins(servers
             "guards": [{"name": "say", "environment": {"name": "echo"}}],
         }
     )
-    told = with_discovered_settings(recipe)
+    with_tools = with_discovered_settings(recipe)
     whole = completed(SHOP, servers["shop"])
-    assert told.environment == whole
-    assert told.rungs() == [whole, whole.with_settings(whole.settings | hard)]
-    assert told.improve.ladder == [whole.settings | hard]
-    assert told.guards == recipe.guards, "what knows its tools is asked nothing, and no server starts for it"
+    assert with_tools.environment == whole
+    assert with_tools.rungs() == [whole, whole.with_settings(whole.settings | hard)]
+    assert with_tools.improve.ladder == [whole.settings | hard]
+    assert with_tools.guards == recipe.guards, "what knows its tools is asked nothing, and no server starts for it"
 
 
 def test_without_a_server_it_says_to_name_one():

@@ -161,8 +161,8 @@ def test_a_game_of_several_turns_is_lost_by_its_own_near_miss_in_every_turn():
     missed = [puzzle for puzzle in PUZZLES if near_miss(puzzle_turn(puzzle), puzzle.candidates[0])]
     assert len(missed) > 8
     for puzzle in missed:
-        told = (puzzle_turn(puzzle), "This word is not an English word.\nGuesses left: 5.")
-        assert any(near_miss(puzzle_turn(puzzle, told), word) for word in puzzle.candidates)
+        messages = (puzzle_turn(puzzle), "This word is not an English word.\nGuesses left: 5.")
+        assert any(near_miss(puzzle_turn(puzzle, messages), word) for word in puzzle.candidates)
 
 
 def test_in_a_mixture_each_part_errs_in_its_own_way():

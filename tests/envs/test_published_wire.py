@@ -85,8 +85,8 @@ def test_a_client_without_types_plays_too(server: EnvironmentServer):
         client.reset(dataset_name="chain_sum", dataset_config={"min_terms": 2, "max_terms": 2}, seed=3, size=5)
         reply = client.step({"answer": "no number"})
         assert reply.done
-        told = set(reply.observation) - {"metadata"}  # which openenv 0.10 adds
-        assert told == {"question", "score", "correct_answer", "dataset_metadata"}
+        fields = set(reply.observation) - {"metadata"}  # which openenv 0.10 adds
+        assert fields == {"question", "score", "correct_answer", "dataset_metadata"}
 
 
 def test_many_sessions_at_once_have_datasets_of_their_own(server: EnvironmentServer):

@@ -171,16 +171,16 @@ def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_so
     environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 45, "mistakes": 100}).make(Session(server))
     grid = env.read(environment.ask(1))
     solved = solutions(grid, 1)[0]
-    told = {"is in column": 0, "is in the box": 0, "leads to no solution": 0}
+    reasons = {"is in column": 0, "is in the box": 0, "leads to no solution": 0}
     for row, column in empty_cells(grid)[:16]:
         for digit in set(range(1, 10)) - {solved[row][column]} - set(grid[row]):
             in_column = digit in [each[column] for each in grid]
             in_box = not in_column and digit not in possible(grid, row, column)
             reason = "is in column" if in_column else "is in the box" if in_box else "leads to no solution"
-            told[reason] += 1
+            reasons[reason] += 1
             assert environment.environment.place(row + 1, column + 1, digit).startswith(f"Refused: {digit} {reason}")
     environment.close()
-    assert all(told.values())
+    assert all(reasons.values())
 
 
 def test_pencil_marks_list_what_is_left_to_each_cell_and_a_reply_only_those_that_changed(server: EnvironmentServer):

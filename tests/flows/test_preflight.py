@@ -380,6 +380,6 @@ def test_a_run_warns_of_what_the_audit_found_in_its_environment_before(
     monkeypatch.setattr("apprentice.flows.audit.audit.KNOWN", tmp_path / "known.json")
     look(recipe(endpoint, f"server.url={echo}", environment="{name: echo, settings: {words: 4}}"), tmp_path)
     said = capfd.readouterr()
-    told = " ".join((said.out + said.err).split())
-    assert "echo 4 failed reward.exploit under default settings (error): 'yes' earns 0.5. seed 1: …" in told
-    assert "echo 3" not in told
+    output = " ".join((said.out + said.err).split())
+    assert "echo 4 failed reward.exploit under default settings (error): 'yes' earns 0.5. seed 1: …" in output
+    assert "echo 3" not in output

@@ -107,9 +107,8 @@ def test_no_held_out_question_was_learned_from(toy_run: Ran, toy_home: Path):
     store = toy_home / "artifacts/datasets/local"
     grpos = Window(**toy_run.report["seeds"]["grpo"]).seeds()
     episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
-    evaluation_questions = {
-        episode["question"] for episode in episodes if episode["seed"] not in grpos
-    }  # the probe's are GRPO's
+    # the probe's are GRPO's
+    evaluation_questions = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
     kept = {json.loads(line)["messages"][1]["content"] for line in read(store / "toy-kept-rollouts", "kept.jsonl")}
     assert len(evaluation_questions) == 40 + 20  # the guard rail's are among them
     assert not kept & evaluation_questions

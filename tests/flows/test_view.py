@@ -139,7 +139,7 @@ def test_a_browser_shows_filters_and_opens_what_the_server_has(browser: Any, sto
     thread.start()
     tab, odd = browser.new_page(), []
     tab.on("pageerror", lambda error: odd.append(str(error)))
-    tab.on("console", lambda told: odd.append(told.text) if told.type == "error" else None)
+    tab.on("console", lambda message: odd.append(message.text) if message.type == "error" else None)
     try:
         tab.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")
         expect(tab.locator(".found")).to_have_text(f"{7 + MANY:,} of {7 + MANY:,} episodes")

@@ -186,11 +186,11 @@ def test_the_answer_counts_and_the_money_is_what_it_can_have_been(play: Any, usa
 def test_a_usage_that_cannot_be_is_told_once(play: Any, capfd: pytest.CaptureFixture[str], monkeypatch: Any):
     from apprentice.tasks.reporting import announce
 
-    told: list[str] = []
-    monkeypatch.setattr(announce, "warn", told.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(announce, "warn", warnings.append)
     play(lambda: completion(message={"content": "no"}, usage={"prompt_tokens": -(10**30), "completion_tokens": 9}))
-    assert len(told) == 1
-    assert "prompt_tokens -10^30 or so" in told[0]
+    assert len(warnings) == 1
+    assert "prompt_tokens -10^30 or so" in warnings[0]
 
 
 # --- an answer that is no turn: the episode fails, and the run goes on ------------------------------------------------

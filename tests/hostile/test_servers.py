@@ -108,7 +108,7 @@ def says(episode: Episode, text: str | None = None) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
-def told(episode: Episode) -> list[str]:
+def replies(episode: Episode) -> list[str]:
     return [message["content"] for message in episode.messages if message["role"] == "tool"]
 
 
@@ -122,7 +122,7 @@ def test_a_step_that_is_answered_with(kind: str):
                 assert kind == "timeout", "what comes and goes is an outage, what is always so is not"
             else:
                 assert episode.broken
-                assert told(episode) == ["{'error': 'the environment broke'}"], "the model sees no exception"
+                assert replies(episode) == ["{'error': 'the environment broke'}"], "the model sees no exception"
             assert (episode.reward, episode.player.done) == (None, True)
             assert episode.player.failure
 
@@ -132,7 +132,7 @@ def test_a_step_that_is_answered_once_with(what: str):
     with odd_wire(STEPS[what], "step", times=1) as url:
         for episode in opened(url):
             episode.step(says(episode))
-            assert (episode.reward, episode.broken, told(episode)) == (1.0, "", ["OK."])
+            assert (episode.reward, episode.broken, replies(episode)) == (1.0, "", ["OK."])
 
 
 @pytest.mark.parametrize(

@@ -413,9 +413,9 @@ def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
     )
     with pytest.raises(Stop, match=r"The environment is out of reach: http://127.0.0.1:9 was down"):
         in_shards(scripted_bench.run, 1, chain_sum)
-    told = "http://127.0.0.1:9 does not answer; waiting up to"
-    assert told in capfd.readouterr().out
-    assert [record for record in caplog.records if record.name == "prefect.task_runs" and told in record.message]
+    sentence = "http://127.0.0.1:9 does not answer; waiting up to"
+    assert sentence in capfd.readouterr().out
+    assert [record for record in caplog.records if record.name == "prefect.task_runs" and sentence in record.message]
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

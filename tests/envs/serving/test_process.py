@@ -56,8 +56,8 @@ def test_a_server_is_told_its_arguments_and_ends_when_its_input_closes(monkeypat
 def test_a_server_that_exits_before_it_is_ready_is_told_with_its_code(shows: bool, monkeypatch: pytest.MonkeyPatch):
     start_as("import sys; sys.stderr.write('no such game'); sys.exit(3)", monkeypatch)
     monkeypatch.setattr(process, "debugging", lambda: shows)
-    told = "" if shows else ": no such game"
-    with pytest.raises(ServerFailed, match=f"^a.module exited with code 3{told}$"), local_server("a.module"):
+    reason = "" if shows else ": no such game"
+    with pytest.raises(ServerFailed, match=f"^a.module exited with code 3{reason}$"), local_server("a.module"):
         raise AssertionError("it never began")
 
 

@@ -61,8 +61,8 @@ def test_an_oracle_is_asked_by_the_questions_seed():
 def test_what_it_cannot_play_is_refused_in_words(client: TestClient, body: bytes):
     answer: Any = client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
-    told = answer.json()
-    assert told.get("error", told)
+    error = answer.json()
+    assert error.get("error", error)
     assert "Traceback" not in answer.text
     assert len(answer.content) < 2000
 

@@ -57,7 +57,7 @@ def test_the_page_in_the_checkout_is_made_of_its_head_and_the_file_names_checks_
     assert {each["check"] for each in known} <= {each.name for each in CHECKS}
     for each in known:
         spec = EnvironmentSpec(name=each["environment"], settings=each["settings"])
-        assert any(one_line(each["found"]) in told for told in found_before(spec))
+        assert any(one_line(each["found"]) in line for line in found_before(spec))
         assert f"**{each['check']}**" in PAGE.read_text()
 
 

@@ -55,14 +55,14 @@ def held_out() -> dict[str, list[EvaluatedEpisode]]:
     }
 
 
-def page_of(folder: Path, told: dict[str, Any], episodes: dict[str, list[EvaluatedEpisode]], **budget: int) -> Path:
+def page_of(folder: Path, data: dict[str, Any], episodes: dict[str, list[EvaluatedEpisode]], **budget: int) -> Path:
     """The page of a report with its episodes, in a file."""
     sources = []
     for name, records in episodes.items():
         (folder / f"{name}.jsonl").write_bytes(b"".join(record.line() for record in records))
         sources.append(EpisodeSource(as_title(name), HELD_OUT, folder / f"{name}.jsonl"))
     sources.append(EpisodeSource("Teacher", "collected", folder / "rollouts.jsonl"))
-    (folder / "report.html").write_text(as_report_page(told, embedded(sources, set(), **budget), BOXES))
+    (folder / "report.html").write_text(as_report_page(data, embedded(sources, set(), **budget), BOXES))
     return folder / "report.html"
 
 
@@ -132,16 +132,16 @@ def report(folder: Path) -> dict[str, Any]:
         "floor": {"at_least": 0.45, "why": "half of the teacher's 90.0%", "holds": True},
         "rules": rules,
     }
-    told = _told(folder, chain_sum, models, guards, decision)
-    return told | {"ending": ended(told), "warnings": [NASTY]}
+    data = _report_data(folder, chain_sum, models, guards, decision)
+    return data | {"ending": ended(data), "warnings": [NASTY]}
 
 
-def ended(told: dict[str, Any]) -> dict[str, Any]:
+def ended(data: dict[str, Any]) -> dict[str, Any]:
     """The ending of a report."""
-    return ending(Judgement.model_validate(told), GateDecision.model_validate(told["gate"]), {}).as_json()
+    return ending(Judgement.model_validate(data), GateDecision.model_validate(data["gate"]), {}).as_json()
 
 
-def _told(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict[str, Any]) -> dict[str, Any]:
+def _report_data(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict[str, Any]) -> dict[str, Any]:
     return {
         "recipe": "toy",
         "seed": 0,

@@ -46,8 +46,8 @@ def test_each_course_has_its_name(entries: list[dict], diagnosis: str):
     ],
 )
 def test_sft_whose_loss_hardly_fell_is_told_before_grpo(losses: list[float], idle: bool):
-    told = learned_nothing([{"step": n, "loss": loss} for n, loss in enumerate(losses)] + [{"train_loss": 9.0}])
-    assert ("next to nothing" in told) is idle
+    finding = learned_nothing([{"step": n, "loss": loss} for n, loss in enumerate(losses)] + [{"train_loss": 9.0}])
+    assert ("next to nothing" in finding) is idle
 
 
 @pytest.mark.parametrize(

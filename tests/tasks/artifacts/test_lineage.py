@@ -118,17 +118,17 @@ def tree(lineage: Lineage) -> str:
 
 def test_a_model_is_followed_back_to_its_episodes_its_code_its_recipe_and_its_environment(store: LocalStore):
     toys = Toys(store)
-    told = lineage_of(toys.release.key, store.root).as_json()
-    assert told["root"] == toys.release.key
-    assert told["artifacts"][0]["kind"] == "Release"
-    everything = {each["revision"] for each in told["artifacts"]}
+    lineage = lineage_of(toys.release.key, store.root).as_json()
+    assert lineage["root"] == toys.release.key
+    assert lineage["artifacts"][0]["kind"] == "Release"
+    everything = {each["revision"] for each in lineage["artifacts"]}
     assert everything == {each.revision for each in vars(toys).values()} - {toys.evaluation.revision}
-    assert told["recipe"] == {"name": "toy", "seed": 7}
-    assert told["code"] == ["apprentice 1", "apprentice 0"]
-    assert told["environments"] == [WORDS]
+    assert lineage["recipe"] == {"name": "toy", "seed": 7}
+    assert lineage["code"] == ["apprentice 1", "apprentice 0"]
+    assert lineage["environments"] == [WORDS]
     held = f"{toys.kept.repository}@{toys.kept.key}"
     taught = [{"stage": "sft", "seed": seed, "question": f"word {seed}", "rollouts": held} for seed in (0, 1, 3, 4)]
-    assert told["episodes"] == [*taught, {"stage": "grpo", "seed": 100, "question": "a word"}]
+    assert lineage["episodes"] == [*taught, {"stage": "grpo", "seed": 100, "question": "a word"}]
 
 
 def test_each_artifact_stands_after_what_it_was_made_from(store: LocalStore):
@@ -291,7 +291,7 @@ def test_a_hub_that_is_away_is_told_and_not_needed_for_what_the_folder_has(hub: 
 
 
 @pytest.mark.parametrize(
-    ("seeds", "told"),
+    ("seeds", "ranges"),
     [
         ([5], "seed 5"),
         ([2, 1], "seeds 1, 2"),
@@ -303,5 +303,5 @@ def test_a_hub_that_is_away_is_told_and_not_needed_for_what_the_folder_has(hub: 
         (range(0, 100_000, 1000), "seeds " + "; ".join(str(each * 1000) for each in range(12)) + "; and 88 more"),
     ],
 )
-def test_seeds_are_told_as_ranges(seeds: Any, told: str):
-    assert condensed(seeds) == told
+def test_seeds_are_told_as_ranges(seeds: Any, ranges: str):
+    assert condensed(seeds) == ranges

@@ -340,12 +340,12 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
 
 
 def test_deepspeed_takes_over_precision_and_the_communication(monkeypatch: pytest.MonkeyPatch):
-    starts, told = [], []
+    starts, settings = [], []
     comm = SimpleNamespace(init_distributed=lambda **how: starts.append(how))
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
-    plugin = SimpleNamespace(set_mixed_precision=told.append, select=lambda **how: told.append(how))
+    plugin = SimpleNamespace(set_mixed_precision=settings.append, select=lambda **how: settings.append(how))
     state = SimpleNamespace(backend="gloo", mixed_precision="bf16", _mixed_precision="bf16")
     processes._use_deepspeed(state, plugin)
     assert starts == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
-    assert told == ["bf16", {"_from_accelerator_state": True}]
+    assert settings == ["bf16", {"_from_accelerator_state": True}]
     assert (state._mixed_precision, state.deepspeed_plugins) == ("no", plugin)

@@ -121,8 +121,8 @@ def test_another_wording_changes_no_advice_and_files_of_the_older_one_are_still_
     monkeypatch.setitem(WORDINGS, unmet, (OTHERS[unmet], *WORDINGS[unmet]))
     newer = made_rule(unmet, False, "It is not so.", **stated)
     assert newer.rule != older.rule
-    told = [advice(rule.as_json()) for rule in (older, newer)]
-    assert told[0] == told[1]
+    advices = [advice(rule.as_json()) for rule in (older, newer)]
+    assert advices[0] == advices[1]
 
 
 def advice(rule: dict[str, Any]) -> tuple[str, Any]:

@@ -50,27 +50,29 @@ def left(*names: str, **more: Any) -> dict[str, Any]:
 def test_a_part_that_is_refused_by_name_is_said_otherwise_and_no_other(
     text: str, param: str, body: Any, own: Any, now: Any
 ):
-    told = Dialect()
-    assert told.learns(refused(text, param), body, set(own)) is (now is not None)
-    assert told.applied(body) == (body if now is None else now)
-    assert len(told.changes) == (now is not None)
+    learner = Dialect()
+    assert learner.learns(refused(text, param), body, set(own)) is (now is not None)
+    assert learner.applied(body) == (body if now is None else now)
+    assert len(learner.changes) == (now is not None)
 
 
 def test_a_second_refusal_of_the_same_part_teaches_no_more_and_another_part_does(monkeypatch: pytest.MonkeyPatch):
     warned: list[str] = []
     monkeypatch.setattr(dialect.announce, "warn", warned.append)
-    told = Dialect()
-    assert told.learns(refused("max_tokens"), BODY, set())
-    assert not told.learns(refused("max_completion_tokens"), told.applied(BODY), set())
-    assert told.learns(refused("tool_choice"), told.applied(BODY), set())
-    assert told.learns(refused("tool_choice"), told.applied(BODY), set())
-    assert told.learns(refused("must use stream"), told.applied(BODY), set())
-    assert not told.learns(refused("stream is off"), told.applied(BODY), set()), "one of the two it must take"
-    assert told.learns(refused("thought, mood"), told.applied(BODY), set())
-    assert told.learns(refused("thought"), told.applied(BODY), set())
+    learner = Dialect()
+    assert learner.learns(refused("max_tokens"), BODY, set())
+    assert not learner.learns(refused("max_completion_tokens"), learner.applied(BODY), set())
+    assert learner.learns(refused("tool_choice"), learner.applied(BODY), set())
+    assert learner.learns(refused("tool_choice"), learner.applied(BODY), set())
+    assert learner.learns(refused("must use stream"), learner.applied(BODY), set())
+    assert not learner.learns(refused("stream is off"), learner.applied(BODY), set()), "one of the two it must take"
+    assert learner.learns(refused("thought, mood"), learner.applied(BODY), set())
+    assert learner.learns(refused("thought"), learner.applied(BODY), set())
     plain = [MESSAGES[0], {"role": "assistant"}]
-    assert told.applied(BODY) == left("max_tokens", "tool_choice", messages=plain, max_completion_tokens=9, stream=True)
-    assert list(told.changes) == ["limit", "tool_choice", "stream", "mood", "thought"]
+    assert learner.applied(BODY) == left(
+        "max_tokens", "tool_choice", messages=plain, max_completion_tokens=9, stream=True
+    )
+    assert list(learner.changes) == ["limit", "tool_choice", "stream", "mood", "thought"]
     assert [each.partition("From now on: ")[2] for each in warned] == [
         "max_completion_tokens in place of max_tokens.",
         "tool_choice auto in place of required.",

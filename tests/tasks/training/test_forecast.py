@@ -192,6 +192,6 @@ def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
 def test_the_sentence_has_time_in_its_units_and_memory():
     found = {"SFT": Forecast(200.0, 4.96e9), "GRPO": Forecast(7200.0, 6e9), "10 answers": Forecast(42.4)}
     assert (
-        forecast.told(found)
+        forecast.summary(found)
         == "Predicted for this machine: SFT about 3 min and 5.0 GB, GRPO about 2.0 h and 6.0 GB, 10 answers about 42 s."
     )

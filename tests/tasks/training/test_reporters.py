@@ -76,10 +76,10 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class ToyTrainer:
     """A trainer that logs two steps to the run that is open, as transformers does, and to one of its own without."""
 
-    def __init__(self, told: dict[str, Any]):
+    def __init__(self, settings: dict[str, Any]):
         import torch
 
-        self.args = SimpleNamespace(**told)
+        self.args = SimpleNamespace(**settings)
         self.model = torch.nn.Linear(1, 1)
 
     def is_world_process_zero(self) -> bool:
@@ -125,9 +125,9 @@ def test_a_key_that_would_be_asked_for_in_mid_run_is_asked_for_before(monkeypatc
 def test_the_trainer_is_told_who_and_every_project_bears_the_recipe_s_name(work: RunContext, tmp_path: Path):
     sent = RunContext(work.store, work.servers, report_to=["wandb", "mlflow"])
     context = StageContext(sent, "0123456789" * 2, tmp_path / "out", tmp_path / "scratch")
-    told = arguments(context, SftSpec(), 3)
-    assert told["report_to"] == ["wandb", "mlflow"]
-    assert told["run_name"] == "sft toy seed 3 01234567"
+    reported = arguments(context, SftSpec(), 3)
+    assert reported["report_to"] == ["wandb", "mlflow"]
+    assert reported["run_name"] == "sft toy seed 3 01234567"
     assert (os.environ["WANDB_PROJECT"], os.environ["MLFLOW_EXPERIMENT_NAME"]) == ("toy", "toy")
     assert report_to([], "toy") == ["none"]
 
