@@ -58,8 +58,8 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         return recipe.round_of(None)
     if stop := nothing_new_to_learn(recipe, past[-1].number + 1, champion is not None):
         raise stop
-    rung = _next_rung(recipe.improve.ladder, recipe.reward_signals(), past[-1])
-    same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
+    level = _next_level(recipe.improve.ladder, recipe.reward_signals(), past[-1])
+    same_task = not recipe.improve.ladder or recipe.improve.ladder[level] == _settings(past[-1])
     plan = RoundSpec(
         number=past[-1].number + 1,
         champion=champion.revision if champion else None,
@@ -67,7 +67,7 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         kept=list(dict.fromkeys(each.kept.revision for each in past if each.kept)) if recipe.improve.replay else [],
         shares=_shares(past[-1]) if recipe.improve.adapt and same_task else None,
     )
-    return recipe.round_of(plan, rung)
+    return recipe.round_of(plan, level)
 
 
 def nothing_new_to_learn(recipe: Recipe, number: int, has_champion: bool) -> Stop | None:
@@ -105,13 +105,13 @@ def has_stopped(past: list[PastRound]) -> bool:
     return True
 
 
-def _next_rung(ladder: list[dict[str, Any]], signals: RewardSignals, last: PastRound) -> int:
+def _next_level(levels: list[dict[str, Any]], signals: RewardSignals, last: PastRound) -> int:
     """Return the index of the last round's difficulty level, or of the next one if the champion has mastered it."""
     settings = _settings(last)
-    rung = ladder.index(settings) if settings in ladder else 0
+    level = levels.index(settings) if settings in levels else 0
     found = difficulty(last.judged, signals)
-    mastered = settings in ladder and found.reading == "too easy" and not found.not_ruled_out
-    return min(rung + mastered, max(len(ladder) - 1, 0))
+    mastered = settings in levels and found.reading == "too easy" and not found.not_ruled_out
+    return min(level + mastered, max(len(levels) - 1, 0))
 
 
 def _settings(last: PastRound) -> dict[str, object]:

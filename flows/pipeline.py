@@ -9,7 +9,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.beginning import initial_checkpoint, question_set
 from apprentice.flows.lessons import lessons_of
-from apprentice.flows.probe import Level, Probed, levels, probe
+from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Questions, Rollouts
@@ -53,9 +53,10 @@ class Pipeline:
     def levels(self) -> list[Level]:
         """The tasks that a training by reward can play. Raises Stop for one that has too few questions."""
         recipe = self.recipe
-        own, tasks = Level(recipe.environment, self.questions), recipe.rungs()
+        own, tasks = Level(recipe.environment, self.questions), recipe.level_environments()
         window = recipe.seed_windows().of(Purpose.TRAIN)
-        return levels(self.run, own, tasks, window, self.guard_questions if tasks else {}, recipe.curriculum_kinds())
+        excluded = self.guard_questions if tasks else {}
+        return trainable_levels(self.run, own, tasks, window, excluded, recipe.curriculum_kinds())
 
     @property
     def models(self) -> Models[Checkpoint]:

@@ -257,7 +257,7 @@ class Preflight:
     def _tasks(self, run: RunContext, needs: Needs) -> list[PlannedTask]:
         recipe = self.recipe
         first = recipe.seed_windows().collect
-        played = [(spec, first, needs) for spec in [recipe.environment, *recipe.rungs()]]
+        played = [(spec, first, needs) for spec in [recipe.environment, *recipe.level_environments()]]
         guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
         for index, guard in enumerate(recipe.guards):
             played.append((guard.environment, recipe.guard_window(index), guard_needs))

@@ -184,8 +184,8 @@ def _impossible(runs: Path, why: str) -> Stop:
 def with_discovered_settings(recipe: Recipe) -> Recipe:
     """Return the recipe with complete settings of its environment, its guards and its levels. Raises Stop."""
 
-    def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in ladder]
+    def completed_levels(levels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in levels]
 
     trainings = {name: recipe.training(name) for name in recipe.trains_on}
     guards = []
@@ -194,9 +194,9 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
         guards.append(guard.model_copy(update={"environment": whole}))
     changed = dict(
         environment=completed(recipe.environment, recipe.server),
-        **{name: spec.with_levels(rungs) for name, spec in trainings.items() if spec},
+        **{name: spec.with_levels(completed_levels) for name, spec in trainings.items() if spec},
         guards=guards,
-        improve=recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
+        improve=recipe.improve.model_copy(update={"ladder": completed_levels(recipe.improve.ladder)}),
     )
     return recipe.model_copy(update=changed)
 

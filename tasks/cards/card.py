@@ -364,11 +364,11 @@ def meaning_of(trained: Node, setting: str) -> str:
     return " ".join((field.description or "").split()) if field else ""
 
 
-def rung_of(trained: Node) -> dict[str, Any] | None:
+def level_of(trained: Node) -> dict[str, Any] | None:
     """The settings of GRPO's task, where they are others than those under which the student was made."""
     base, own = trained.nearest(BaseStudent), trained.settings.get("environment") or {}
-    taught = (base.settings.get("environment") if base else None) or own
-    return own["settings"] if own.get("settings") != taught.get("settings") else None
+    student_environment = (base.settings.get("environment") if base else None) or own
+    return own["settings"] if own.get("settings") != student_environment.get("settings") else None
 
 
 def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -394,7 +394,7 @@ def _question(made: Node) -> tuple[int, str]:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
-FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, rung_of, shown, table, taught_by, taught_on, unclean)
+FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, level_of, shown, table, taught_by, taught_on, unclean)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
 PAGES.globals |= {each.__name__: each for each in FUNCTIONS}

@@ -185,7 +185,7 @@ def test_a_recipe_has_the_tools_in_all_that_it_plays_before_a_run_begins(servers
     with_tools = with_discovered_settings(recipe)
     whole = completed(SHOP, servers["shop"])
     assert with_tools.environment == whole
-    assert with_tools.rungs() == [whole, whole.with_settings(whole.settings | hard)]
+    assert with_tools.level_environments() == [whole, whole.with_settings(whole.settings | hard)]
     assert with_tools.improve.ladder == [whole.settings | hard]
     assert with_tools.guards == recipe.guards, "what knows its tools is asked nothing, and no server starts for it"
 

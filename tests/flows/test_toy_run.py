@@ -43,9 +43,9 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
         ("sft", "grpo"),
     ]
     assert set(report["comparisons"][0]) >= {"delta_accuracy", "ci", "p_value"}
-    (rung,) = report["probe"]["rungs"]
-    assert rung["n"] == 16
-    assert rung["ci"][0] <= rung["accuracy"] == round(16 * rung["accuracy"]) / 16 <= rung["mean_score"]
+    (level,) = report["probe"]["rungs"]
+    assert level["n"] == 16
+    assert level["ci"][0] <= level["accuracy"] == round(16 * level["accuracy"]) / 16 <= level["mean_score"]
     assert report["probe"]["says"].startswith("**The task is ")
     assert set(report["grpo"]) >= {"reward_initial", "reward_final", "delta", "diagnosis"}
     assert report["collect"]["episodes"] == 60 == report["collect"]["kept"] + sum(report["collect"]["causes"].values())

@@ -64,7 +64,7 @@ class Family:
     Args:
         began: What the student's settings are; weights are built whatever they say.
         contamination: What the verdict says of it.
-        rung: In what GRPO trained; the environment when left out.
+        level: In what GRPO trained; the environment when left out.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Family:
         teacher: TeacherSpec | None = None,
         began: StudentSpec = BUILT,
         contamination: dict[str, Any] = CLEAN,
-        rung: EnvironmentSpec | None = None,
+        level: EnvironmentSpec | None = None,
     ):
         self.store, self.folder = store, folder
         store.describe = write_card
         self.environment = environment
         self.work = RunContext(store, StandingServers({}, None))
         self.task = environment.model_dump(mode="json")
-        self.rung = (rung or environment).model_dump(mode="json")
+        self.level = (level or environment).model_dump(mode="json")
         self.questions = self._questions()
         self.rollouts, self.kept = self._rollouts(teacher or TeacherSpec(scripted_error_rate=0.1))
         self.base = self._base(began)
@@ -90,7 +90,7 @@ class Family:
         inputs = {"kept": self.kept, "student": self.base}
         self.lengths = self.make(LengthStats, "lengths", {"lengths.json": json.dumps(counts)}, counts, {}, inputs)
         self.sft = self._trained(SftCheckpoint, SftSpec(), student=self.base, kept=self.kept)
-        self.trained_on = self._rung_questions() if rung else self.questions
+        self.trained_on = self._level_questions() if level else self.questions
         self.grpo = self._trained(GrpoCheckpoint, GrpoSpec(), checkpoint=self.sft, questions=self.trained_on)
         self.evaluations = {name: self._evaluation(name) for name in REWARDS}
         self.verdict = self._verdict(contamination)
@@ -148,10 +148,10 @@ class Family:
         settings = {"environment": self.task, "windows": windows, "examined": 1}
         return self.make(Questions, "questions", {"questions.jsonl": _lines(rows)}, counts, settings, {})
 
-    def _rung_questions(self) -> Questions:
+    def _level_questions(self) -> Questions:
         text = _lines([{"purpose": "grpo", "seed": 1, "question": "30 + 40 + 50 =", "used": True}])
         counts = {"collect": 0, "grpo": 1, "evaluate": 0, "dropped_from_grpo": 0}
-        settings = {"environment": self.rung, "window": {"start": 1, "size": 1}}
+        settings = {"environment": self.level, "window": {"start": 1, "size": 1}}
         inputs = {"kept_out.held_out": self.questions}
         return self.make(Questions, "rung_questions", {"questions.jsonl": text}, counts, settings, inputs)
 
@@ -198,7 +198,7 @@ class Family:
         (model / "curves.png").write_bytes(b"a picture")
         (model / "learned.jsonl").write_text(_lines([{"stage": kind.suffix, "seed": 0, "question": "1 + 2 ="}]))
         counts = {"parameters": self.base.parameters, "stage": kind.suffix}
-        settings = {"spec": spec, "seed": 0} | ({"environment": self.rung} if kind is GrpoCheckpoint else {})
+        settings = {"spec": spec, "seed": 0} | ({"environment": self.level} if kind is GrpoCheckpoint else {})
         return self.make(kind, kind.suffix, model, counts, settings, inputs)
 
     def _evaluation(self, name: str) -> Evaluation:

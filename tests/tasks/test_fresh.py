@@ -12,7 +12,7 @@ from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.questions import fresh_questions, lasts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import SeedWindows, Shares, Window
-from tests.tasks.test_rungs import published, question_texts, words
+from tests.tasks.test_levels import published, question_texts, words
 
 FLYWHEEL = Path(__file__).parents[2] / "deployments" / "recipes" / "flywheel.yaml"
 WINDOWS = SeedWindows(

@@ -14,7 +14,7 @@ from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import MixSpec
 from tests.tasks.evaluations import episode, evaluation, published
-from tests.tasks.test_rungs import published as questions
+from tests.tasks.test_levels import published as questions
 
 
 def attempt(question: int, sample: int, reward: float, said: str = "7") -> EvaluatedEpisode:

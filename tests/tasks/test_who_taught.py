@@ -37,8 +37,8 @@ from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
 from apprentice.tasks.verdict import verdict
 from tests.flows.commands import TOY
 from tests.tasks.evaluations import episodes, evaluation, published
+from tests.tasks.test_levels import published as questions
 from tests.tasks.test_mix import attempt, lines
-from tests.tasks.test_rungs import published as questions
 
 COUNTS: dict[str, Any] = dict.fromkeys((*COUNTED, "failed"), 0) | {"episodes": 40, "cost_usd": 0.02, "prompt_tokens": 7}
 

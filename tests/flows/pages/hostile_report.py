@@ -211,6 +211,6 @@ def _report_data(folder: Path, chain_sum: Any, models: Any, guards: Any, decisio
 
 
 def probed() -> dict[str, Any]:
-    rung = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
-    rungs = [rung | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]
-    return {"rungs": rungs, "chosen": 1, "says": "GRPO trains on rung 2 of 3. **The task is right**."}
+    level = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
+    levels = [level | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]
+    return {"rungs": levels, "chosen": 1, "says": "GRPO trains on rung 2 of 3. **The task is right**."}

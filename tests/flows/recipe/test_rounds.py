@@ -68,8 +68,8 @@ def test_a_round_is_the_recipe_with_other_windows_and_a_stricter_gate_and_nothin
 
 
 def test_a_rung_changes_the_settings_of_the_environment():
-    rungs = "[{dataset: spell_backward, config: {min_word_len: 3, max_word_len: 3}}, {dataset: spell_backward}]"
-    given = recipe(f"improve.ladder={rungs}")
+    levels = "[{dataset: spell_backward, config: {min_word_len: 3, max_word_len: 3}}, {dataset: spell_backward}]"
+    given = recipe(f"improve.ladder={levels}")
     assert given.round_of(None).environment.settings == given.improve.ladder[0]
     assert given.round_of(RoundSpec(number=1), 1).environment.settings == given.improve.ladder[1]
 

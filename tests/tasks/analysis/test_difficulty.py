@@ -129,14 +129,14 @@ def test_groups_that_differ_in_one_of_several_rewards_are_told_apart():
 
 
 def test_rungs_are_called_by_what_tells_them_apart():
-    ladder = [{"dataset": "words", "config": {"least": 3, "most": most}} for most in (4, 5)]
-    assert label_differences(ladder) == ["most 4", "most 5"]
-    assert label_differences([*ladder, {"dataset": "sums"}])[2] == "dataset sums"
+    levels = [{"dataset": "words", "config": {"least": 3, "most": most}} for most in (4, 5)]
+    assert label_differences(levels) == ["most 4", "most 5"]
+    assert label_differences([*levels, {"dataset": "sums"}])[2] == "dataset sums"
     assert label_differences([{"dataset": "words"}, {"dataset": "words", "config": {"most": 9}}]) == [
         "by default",
         "most 9",
     ]
-    assert label_differences(ladder[:1]) == ["dataset words, least 3, most 4"]
+    assert label_differences(levels[:1]) == ["dataset words, least 3, most 4"]
 
 
 def test_only_of_several_tasks_a_table_marks_the_chosen_one():

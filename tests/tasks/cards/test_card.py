@@ -93,7 +93,7 @@ def test_a_model_that_was_trained_on_a_rung_says_so_and_is_judged_by_the_recipes
 ):
     config = chain_sum.settings["config"] | {"max_terms": 7}
     harder = chain_sum.model_copy(update={"settings": chain_sum.settings | {"config": config}})
-    family = other(tmp_path, chain_sum, rung=harder)
+    family = other(tmp_path, chain_sum, level=harder)
     for model in (family.grpo, family.release):
         how = card(family.store, model).text.split("### GRPO")[1].split("| setting |")[0]
         assert f"`{family.trained_on.repository}` at tag `{family.trained_on.key}`" in how

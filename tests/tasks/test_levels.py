@@ -83,7 +83,7 @@ def test_a_probe_plays_the_first_questions_that_grpo_would_train_on_each_once(co
 
 def test_a_student_that_was_built_for_short_words_reads_longer_ones_in_the_same_frame():
     """Law 1 on every rung: no token of the frame is another one, and each letter is still one token."""
-    recipe, rung = words(3, 5), words(6, 9)
+    recipe, level = words(3, 5), words(6, 9)
     tokenizer = build_tokenizer(recipe, question_texts(recipe, range(60)))
 
     def ids(task: EnvironmentSpec, question: str) -> list[int]:
@@ -91,7 +91,7 @@ def test_a_student_that_was_built_for_short_words_reads_longer_ones_in_the_same_
         return prompt_ids(tokenizer, prompt(instance, question), instance.schemas)
 
     frames = set()
-    for task in (recipe, rung):
+    for task in (recipe, level):
         for question in question_texts(task, range(30)):
             word = question.split()[-1]
             rendered = ids(task, question)
