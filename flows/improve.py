@@ -119,7 +119,7 @@ def _settings(last: PastRound) -> dict[str, object]:
 
 
 def _shares(last: PastRound) -> Shares | None:
-    """Return the shares by the trait whose kinds differ most in accuracy; None where no kinds differ."""
+    """Return the shares by the slice name whose kinds differ most in accuracy; None where no kinds differ."""
     judged = last.node.inputs.get("judged")
     folder = judged.fetch() if judged else None
     kinds: dict[str, dict[str, float]] = {}
@@ -127,12 +127,12 @@ def _shares(last: PastRound) -> Shares | None:
         if row.trait != "turns" and row.kind != OTHERS:  # neither is a property of a question
             champion = row.models.last if last.release.promoted else row.models.base
             kinds.setdefault(row.trait, {})[row.kind] = champion.accuracy
-    spread = {trait: max(of.values()) - min(of.values()) for trait, of in kinds.items()}
-    trait = max(spread, key=lambda each: spread[each], default="")
-    if not trait or spread[trait] < LEAST_SPREAD:
+    spread = {slice_name: max(of.values()) - min(of.values()) for slice_name, of in kinds.items()}
+    slice_name = max(spread, key=lambda each: spread[each], default="")
+    if not slice_name or spread[slice_name] < LEAST_SPREAD:
         return None
-    room = {kind: max(LEAST_SHARE, 1 - accuracy) for kind, accuracy in kinds[trait].items()}
-    return Shares(trait=trait, of={kind: round(each / max(room.values()), 2) for kind, each in room.items()})
+    room = {kind: max(LEAST_SHARE, 1 - accuracy) for kind, accuracy in kinds[slice_name].items()}
+    return Shares(trait=slice_name, of={kind: round(each / max(room.values()), 2) for kind, each in room.items()})
 
 
 def rounds_left(rounds: int, store: LocalStore, started: FlowRun | None) -> int:

@@ -346,9 +346,9 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
     fetch = work.store.fetch
     counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     held_out_slices: dict[int, list[str]] = {}
-    for (trait, kind), places in places_of_slices(counted).items():
+    for (slice_name, kind), places in places_of_slices(counted).items():
         for place in places:
-            held_out_slices.setdefault(place, []).append(f"{trait} {kind}")
+            held_out_slices.setdefault(place, []).append(f"{slice_name} {kind}")
 
     def slices(place: int, row: dict[str, Any]) -> list[str]:
         return held_out_slices.get(place - row["sample"], [])

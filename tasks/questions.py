@@ -241,9 +241,9 @@ def lasts(texts: list[str], a_round: int) -> int:
     return 1 + int(math.log(1 / LEAST_FRESH) * distinct / a_round)
 
 
-def _is_drawn(shares: Shares, traits: dict[str, int | str], seed: int) -> bool:
+def _is_drawn(shares: Shares, slices: dict[str, int | str], seed: int) -> bool:
     """Whether a question is among the share of its kind; decided by its seed alone."""
-    share = shares.of.get(str(traits.get(shares.trait)), 1.0)
+    share = shares.of.get(str(slices.get(shares.trait)), 1.0)
     drawn = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=6).digest()) / 2**48
     return drawn < share
 

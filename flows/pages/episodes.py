@@ -38,7 +38,9 @@ class EpisodeSource(NamedTuple):
     path: Path
     evaluation_texts: frozenset[str] = frozenset()
     """Normalized questions of the evaluation, which the filter drops from rollouts."""
-    slices: Slices = lambda _, line: [f"{trait} {kind}" for trait, kind in json.loads(line.get("traits", "{}")).items()]
+    slices: Slices = lambda _, line: [
+        f"{slice_name} {kind}" for slice_name, kind in json.loads(line.get("traits", "{}")).items()
+    ]
 
 
 class Words:

@@ -172,9 +172,9 @@ def test_an_evaluation_tells_forms_with_plain_texts_from_others():
     for texts, kinds in (("words", {"plain"}), ("any", {"awkward"})):
         environment = EnvironmentSpec(name="browsergym", settings={"fields": 2, "texts": texts}).make()
         goals = [(seed, f"{forms.draw(seed, 2, 1, 2, texts).goal}\n\n[6] textbox 'Name'") for seed in range(50)]
-        traits = [environment.slices(seed, question) for seed, question in goals]
-        assert {each["texts"] for each in traits} == kinds
-        assert {each["entries"] for each in traits} == {3}
+        slices = [environment.slices(seed, question) for seed, question in goals]
+        assert {each["texts"] for each in slices} == kinds
+        assert {each["entries"] for each in slices} == {3}
 
 
 def seen(seed: int) -> list[dict[str, Any]]:

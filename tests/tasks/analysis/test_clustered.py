@@ -150,9 +150,9 @@ def of_the_teacher(folder: Path, environment: Any) -> Interval:
 
 
 def of_a_slice() -> Interval:
-    traits = [each.model_copy(update={"traits": json.dumps({"half": int(each.seed == 0)})}) for each in MANY]
+    sliced = [each.model_copy(update={"traits": json.dumps({"half": int(each.seed == 0)})}) for each in MANY]
     others = [each.model_copy(update={"place": each.place + 200, "traits": '{"half": 1}'}) for each in MANY[:8]]
-    found = slices({"m": [*traits, *others]})
+    found = slices({"m": [*sliced, *others]})
     return next(row for row in found if row["kind"] == "0")["models"]["m"]["ci"]
 
 

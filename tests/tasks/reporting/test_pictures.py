@@ -89,8 +89,8 @@ def test_a_model_has_a_bar_as_long_as_its_accuracy_the_first_one_on_top(drawn: D
 @pytest.mark.parametrize(("kinds", "turned"), [(4, 0.0), (5, 30.0)])
 def test_each_kind_of_question_has_a_bar_for_each_model(drawn: Drawn, tmp_path: Path, kinds: int, turned: float):
     rows = [
-        {"trait": trait, "kind": kind, "models": {name: {"accuracy": 0.5, "ci": [0.4, 0.7]} for name in TITLES}}
-        for trait, most in (("words", kinds), ("depth", 2))
+        {"trait": slice_name, "kind": kind, "models": {name: {"accuracy": 0.5, "ci": [0.4, 0.7]} for name in TITLES}}
+        for slice_name, most in (("words", kinds), ("depth", 2))
         for kind in range(most)
     ]
     pictures.rates_by_kind(rows, TITLES, tmp_path / "kinds.png")
