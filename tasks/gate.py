@@ -66,16 +66,19 @@ def gate(
         champion_known: Whether the current champion could be looked up.
     """
     both, broke = scored({name: read_episodes(context.fetch(evaluations[name])) for name in ("challenger", "rival")})
-    ours, theirs = both.values()
-    seen = seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
-    unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
-    question_count, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
+    challenger_records, rival_records = both.values()
+    seen = seen_by(context.fetch(challenger), challenger_records) | seen_by(context.fetch(rival), challenger_records)
+    unseen = [
+        [record for record in each if same_text(record.question) not in seen]
+        for each in (rival_records, challenger_records)
+    ]
+    question_count, new = (len(per_question(records, spec.metric)) for records in (challenger_records, unseen[1]))
     compared = Difference(**compare(unseen[0], unseen[1], spec.metric)) if new else None
     verdict = read_verdict(context.fetch(judged))
     learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
         verdict = verdict.model_copy(update={"teacher": None})
-    floor = _floor(spec, verdict, ours)
+    floor = _floor(spec, verdict, challenger_records)
     guarded = _guarded(context, challenger, guards, allowances)
     rules = [
         _clean(verdict.contamination),

@@ -129,7 +129,7 @@ def called(environment: dict[str, Any]) -> str:
     return " ".join([environment["name"], *map(str, shown(texts))])
 
 
-def taught_by(teacher: dict[str, Any]) -> str:
+def teacher_text(teacher: dict[str, Any]) -> str:
     """Who played a teacher's episodes, within a sentence."""
     return code(who_played_for_strangers(teacher | {"model": shown(teacher.get("model"))}))
 
@@ -209,7 +209,7 @@ def played_by(made: Node) -> dict[str, Any] | None:
     return next((each.settings for each in above if "teacher" in each.settings), None)
 
 
-def taught_on(made: Node) -> str:
+def trained_on(made: Node) -> str:
     """What SFT learned from, within a sentence."""
     return "conversations that were given" if made.is_of_a_dataset else "a teacher's episodes"
 
@@ -394,7 +394,7 @@ def _question(made: Node) -> tuple[int, str]:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
-FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, level_of, shown, table, taught_by, taught_on, unclean)
+FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, level_of, shown, table, teacher_text, trained_on, unclean)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
 PAGES.globals |= {each.__name__: each for each in FUNCTIONS}

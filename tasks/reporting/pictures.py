@@ -65,7 +65,7 @@ def rates(models: dict[str, Any], titles: dict[str, str], to: Path) -> Path:
 
 
 def rates_by_kind(rows: list[dict[str, Any]], titles: dict[str, str], to: Path) -> Path:
-    """A panel for each slice name, a group of bars for each kind of question, a bar for each model with its interval."""
+    """A panel for each slice name, a group of bars for each kind, a bar for each model with its interval."""
     slice_names = list(dict.fromkeys(row["trait"] for row in rows))
     figure, axes = _figure(len(slice_names))
     for axis, slice_name in zip(axes, slice_names, strict=True):

@@ -116,14 +116,14 @@ def test_our_count_of_solutions_is_textarenas():
 
     from apprentice.envs.sudoku.puzzle import Puzzle
 
-    theirs = SudokuEnv()
+    textarena_env = SudokuEnv()
     several = 0
     for seed in range(20):
         grid = Puzzle(seed, 36, 36).board
         for row, column in random.Random(seed).sample([(r, c) for r in range(9) for c in range(9)], 12):
             grid[row][column] = 0
         counted: list[Any] = []
-        theirs._count_solutions([row[:] for row in grid], counted)
+        textarena_env._count_solutions([row[:] for row in grid], counted)
         assert len(solutions(grid, 2)) == len(counted)
         several += len(counted) == 2
     assert several > 0

@@ -240,9 +240,9 @@ def check_whole(run: Run, whole: list[Line]) -> None:
     if any(count % SETTINGS["sft.epochs"] for count in times):  # two episodes may be the same text
         raise SystemExit(f"SFT saw its rows {sorted(times)} times in {SETTINGS['sft.epochs']} epochs")
     log = json.loads((run.snapshot("grpo") / "log.json").read_text())
-    taught = sum(entry["grad_norm"] > 0 for entry in log) / len(log)
-    if taught < 0.75:
-        raise SystemExit(f"only {taught:.0%} of GRPO's steps had a gradient")
+    gradient_share = sum(entry["grad_norm"] > 0 for entry in log) / len(log)
+    if gradient_share < 0.75:
+        raise SystemExit(f"only {gradient_share:.0%} of GRPO's steps had a gradient")
 
 
 def main() -> int:

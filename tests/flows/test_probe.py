@@ -210,7 +210,7 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
             evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             [level] = levels_of(work, recipe, evaluation_questions)
             regression_questions = Pipeline(work, recipe).guard_questions["again"]
-            theirs, own, climbed = (
+            regression_texts, own, climbed = (
                 {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
                 for each, purpose in (
                     (regression_questions, "evaluate"),
@@ -218,8 +218,8 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
                     (level.questions, "grpo"),
                 )
             )
-            assert theirs & own, "else nothing is shown"
-            assert climbed == own - theirs
+            assert regression_texts & own, "else nothing is shown"
+            assert climbed == own - regression_texts
 
     climb()
 

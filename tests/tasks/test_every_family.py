@@ -131,12 +131,12 @@ def test_where_trl_masks_as_well_both_masks_agree_on_what_the_model_writes():
     tokenizer = made("qwen2_5")
     row = training_row([*QUESTION, called({"answer": "a", "count": 1}), {"role": "tool", "content": REPLY}], [TOOL])
     ours = labelled(tokenizer, row)
-    theirs = tokenizer.apply_chat_template(
+    templated = tokenizer.apply_chat_template(
         as_read(tokenizer, row["messages"]), tools=[TOOL], return_dict=True, return_assistant_tokens_mask=True
     )
-    assert theirs["input_ids"] == ours["input_ids"]
+    assert templated["input_ids"] == ours["input_ids"]
     learned = [label != IGNORED for label in ours["labels"]]
-    pairs = list(zip(ours["input_ids"], learned, theirs["assistant_masks"], strict=True))
+    pairs = list(zip(ours["input_ids"], learned, templated["assistant_masks"], strict=True))
     assert all(mask for _, mine, mask in pairs if mine)
     # TRL also counts the line end between a generation prompt and a call
     assert tokenizer.decode([token for token, mine, mask in pairs if mask and not mine]).strip() == ""

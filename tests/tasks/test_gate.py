@@ -64,9 +64,9 @@ class Case:
             "rival": evaluation(self.store, "er" * 10, champion),
         }
         guarded = {}
-        for name, (theirs, ours) in (guards or {}).items():
-            guarded[f"{name}.rival"] = evaluation(self.store, f"{name}r".ljust(20, "0"), theirs)
-            guarded[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), ours)
+        for name, (rival_records, challenger_records) in (guards or {}).items():
+            guarded[f"{name}.rival"] = evaluation(self.store, f"{name}r".ljust(20, "0"), rival_records)
+            guarded[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), challenger_records)
         allowances = dict.fromkeys(guards or {}, allowed)
         self.counts = gate.body(
             self.context, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back, **given
@@ -146,8 +146,8 @@ def test_a_gate_that_so_few_questions_cannot_open_says_how_many_can(
 def test_the_gate_of_a_late_round_opens_with_samples_and_with_scores(case: Case, number: int, metric: Any):
     rewards = [0.9 if metric == "mean_score" else float(n % 4 > 0) for n in range(400)]
     ours = [episode(n, reward, sample=n % 4, question=f"Q {n // 4}?") for n, reward in enumerate(rewards)]
-    theirs = [record.model_copy(update={"reward": 0.0}) for record in ours]
-    assert case.decide(ours, theirs, GateSpec(level=level_of(number), metric=metric))["promoted"]
+    rival_records = [record.model_copy(update={"reward": 0.0}) for record in ours]
+    assert case.decide(ours, rival_records, GateSpec(level=level_of(number), metric=metric))["promoted"]
 
 
 @pytest.mark.parametrize(("after", "allowed"), [(75, 0.05), (77, 0.03), (70, 0.1)])

@@ -27,7 +27,7 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
     Verdict,
 )
-from apprentice.tasks.cards.card import taught_on
+from apprentice.tasks.cards.card import trained_on
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.gate import gate
@@ -141,7 +141,7 @@ def test_the_history_and_the_pages_count_nothing_as_bought_and_name_the_dataset(
     assert kept.is_of_a_dataset is not is_teacher
     assert _bought(kept) == (store.record(type(rollouts), rollouts.key, rollouts.revision).counts if is_teacher else {})
     assert _players(store, kept) == ("40 by the teacher" if is_teacher else "40 by the dataset")
-    assert taught_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
+    assert trained_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
     assert _rollouts(kept, frozenset()).source.model == ("Teacher" if is_teacher else "Dataset")
 
 

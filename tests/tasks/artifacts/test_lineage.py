@@ -127,8 +127,10 @@ def test_a_model_is_followed_back_to_its_episodes_its_code_its_recipe_and_its_en
     assert lineage["code"] == ["apprentice 1", "apprentice 0"]
     assert lineage["environments"] == [WORDS]
     held = f"{toys.kept.repository}@{toys.kept.key}"
-    taught = [{"stage": "sft", "seed": seed, "question": f"word {seed}", "rollouts": held} for seed in (0, 1, 3, 4)]
-    assert lineage["episodes"] == [*taught, {"stage": "grpo", "seed": 100, "question": "a word"}]
+    sft_episodes = [
+        {"stage": "sft", "seed": seed, "question": f"word {seed}", "rollouts": held} for seed in (0, 1, 3, 4)
+    ]
+    assert lineage["episodes"] == [*sft_episodes, {"stage": "grpo", "seed": 100, "question": "a word"}]
 
 
 def test_each_artifact_stands_after_what_it_was_made_from(store: LocalStore):

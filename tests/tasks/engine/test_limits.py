@@ -92,9 +92,9 @@ def test_an_amount_beyond_a_seconds_worth_is_granted_and_waited_for():
 @pytest.mark.long
 def test_a_rate_is_shared_between_clients_of_one_prefect_server(prefect_server):
     async def both() -> float:
-        mine, theirs = (Rate("requests-shared", per_minute=600) for _ in range(2))
+        mine, other_rate = (Rate("requests-shared", per_minute=600) for _ in range(2))
         began = time.monotonic()
-        await asyncio.gather(taken(mine, 20), taken(theirs, 20))
+        await asyncio.gather(taken(mine, 20), taken(other_rate, 20))
         return time.monotonic() - began
 
     assert asyncio.run(both()) > 2.0  # 40 at 10 a second, less a burst of 10 and what is left of two blocks

@@ -72,7 +72,7 @@ def decided(context: StageContext) -> Any:
 
     def run(spec: GateSpec, rolled_back: bool, champion_known: bool) -> tuple[GateDecision, dict[str, Any]]:
         store = context.run.store
-        ours, theirs = (episodes([1.0] * right + [0.0] * (100 - right)) for right in (60, 50))
+        challenger_records, rival_records = (episodes([1.0] * right + [0.0] * (100 - right)) for right in (60, 50))
         learned = {"learned.jsonl": ""}
         trained = published(store, GrpoCheckpoint, "g" * 20, learned, {"parameters": 1, "stage": "grpo"})
         champion = {"weights": "-", "promoted": True, "parameters": 1, "stage": "champion"}
@@ -80,7 +80,10 @@ def decided(context: StageContext) -> Any:
         text = json.dumps({"contamination": {"clean": True}})
         counts = {"diagnosis": "", "contaminated": False}
         judged = published(store, Verdict, "v" * 20, {"verdict.json": text}, counts)
-        both = {"challenger": evaluation(store, "ec" * 10, ours), "rival": evaluation(store, "er" * 10, theirs)}
+        both = {
+            "challenger": evaluation(store, "ec" * 10, challenger_records),
+            "rival": evaluation(store, "er" * 10, rival_records),
+        }
         guards = {f"sums.{who}": each for who, each in both.items()}
         gate.body(context, spec, trained, rival, both, guards, {"sums": 0.05}, judged, rolled_back, champion_known)
         return read_decision(context.out), json.loads((context.out / "decision.json").read_text())
