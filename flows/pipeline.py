@@ -55,7 +55,7 @@ class Pipeline:
         recipe = self.recipe
         own, tasks = Level(recipe.environment, self.questions), recipe.level_environments()
         window = recipe.seed_windows().of(Purpose.TRAIN)
-        excluded = self.guard_questions if tasks else {}
+        excluded = self.regression_questions if tasks else {}
         return trainable_levels(self.run, own, tasks, window, excluded, recipe.curriculum_kinds())
 
     @property
@@ -113,22 +113,22 @@ class Pipeline:
         )
 
     @cached_property
-    def guard_questions(self) -> dict[str, Questions]:
+    def regression_questions(self) -> dict[str, Questions]:
         """The questions of every regression evaluation, by its name."""
         return {
-            guard.name: exam(self.run, guard.environment, self.recipe.guard_window(index), guard.questions)
-            for index, guard in enumerate(self.recipe.guards)
+            each.name: exam(self.run, each.environment, self.recipe.regression_window(index), each.questions)
+            for index, each in enumerate(self.recipe.guards)
         }
 
     def regressions(self, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
         """Run every regression evaluation with every model; return the evaluations by `<guard>.<model>`."""
         evaluations, plain = {}, self.recipe.evaluate
-        for guard in self.recipe.guards:
-            tokens = guard.max_new_tokens or plain.max_new_tokens
-            spec = plain.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
+        for regression in self.recipe.guards:
+            tokens = regression.max_new_tokens or plain.max_new_tokens
+            spec = plain.model_copy(update={"max_new_tokens": tokens, "questions": regression.questions})
             for name, model in models.items():
-                evaluations[f"{guard.name}.{name}"] = evaluate.titled(f"Guard rail {guard.name}: {name}")(
-                    self.run, spec, model, guard.environment, self.guard_questions[guard.name], self.seed
+                evaluations[f"{regression.name}.{name}"] = evaluate.titled(f"Guard rail {regression.name}: {name}")(
+                    self.run, spec, model, regression.environment, self.regression_questions[regression.name], self.seed
                 )
         return evaluations
 

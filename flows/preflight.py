@@ -258,9 +258,9 @@ class Preflight:
         recipe = self.recipe
         first = recipe.seed_windows().collect
         played = [(spec, first, needs) for spec in [recipe.environment, *recipe.level_environments()]]
-        guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
-        for index, guard in enumerate(recipe.guards):
-            played.append((guard.environment, recipe.guard_window(index), guard_needs))
+        regression_needs = Needs(0, recipe.evaluate.batch_size, 0)
+        for index, regression in enumerate(recipe.guards):
+            played.append((regression.environment, recipe.regression_window(index), regression_needs))
         tasks = []
         for spec, window, needed in played:
             server = recipe.server_of(spec.name)

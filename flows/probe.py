@@ -92,26 +92,26 @@ def trainable_levels(
     own: Level,
     tasks: list[EnvironmentSpec],
     window: Window,
-    guards: dict[str, Questions],
+    regression_questions: dict[str, Questions],
     kinds: tuple[str, ...] | None,
 ) -> list[Level]:
     """Return the tasks that GRPO can train on, with their questions; without difficulty levels the recipe's own task.
 
-    Excludes all evaluation questions, also those of regression evaluations (`guards`), from every level. Raises Stop
-    before anything is bought or trained: for an invalid level, for one with too few questions, and for a curriculum
-    with one slice.
+    Excludes all evaluation questions, also those of regression evaluations, from every level. Raises Stop before
+    anything is bought or trained: for an invalid level, for one with too few questions, and for a curriculum with one
+    slice.
 
     Args:
         own: The recipe's own task.
         tasks: Those of the difficulty levels; empty without levels.
         kinds: What tells the slices of a curriculum apart; None without one.
     """
-    excluded = {"held_out": own.questions, **guards}
+    excluded = {"held_out": own.questions, **regression_questions}
     found = [
         Level(
             task,
             own.questions
-            if task == own.environment and not guards  # these do not exclude the guards' questions
+            if task == own.environment and not regression_questions  # which the recipe's own do not exclude
             else rung_questions.titled(f"Questions of rung {number}")(run, task, window, excluded),
         )
         for number, task in enumerate(tasks, 1)

@@ -206,7 +206,7 @@ class Artifacts(NamedTuple):
 
     stages: "Pipeline"
     evaluations: Models[Evaluation]
-    guards: dict[str, Evaluation]
+    regression_evaluations: dict[str, Evaluation]
     results: Verdict
     outcome: "Promotion"
 
@@ -214,7 +214,7 @@ class Artifacts(NamedTuple):
         questions, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
         learned = [each for each in lessons or () if each]
         tasks = [each for each in probed.artifacts() if each != questions] if probed else []
-        evaluated = [*self.evaluations.values(), *self.guards.values()]
+        evaluated = [*self.evaluations.values(), *self.regression_evaluations.values()]
         models = self.stages.models.values()
         return [questions, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
 
@@ -357,14 +357,14 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
         EpisodeSource(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
         for name, each in artifacts.evaluations.items()
     ]
-    guarded = [
-        EpisodeSource(as_title(model), guard, fetch(each) / EPISODES)
-        for name, each in artifacts.guards.items()
-        for guard, _, model in [name.rpartition(".")]
+    regressions = [
+        EpisodeSource(as_title(model), regression, fetch(each) / EPISODES)
+        for name, each in artifacts.regression_evaluations.items()
+        for regression, _, model in [name.rpartition(".")]
     ]
     lessons = artifacts.stages.learned_from
     if not (lessons and lessons.rollouts):
-        return [*evaluations, *guarded]
+        return [*evaluations, *regressions]
     texts = frozenset(
         same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
     )
@@ -375,7 +375,7 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
         texts,
         lambda _, row: slices_of(row, environment, measured),
     )
-    return [*evaluations, *guarded, teacher]
+    return [*evaluations, *regressions, teacher]
 
 
 def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "teacher"]:

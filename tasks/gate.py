@@ -79,13 +79,13 @@ def gate(
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
         verdict = verdict.model_copy(update={"teacher": None})
     floor = _floor(spec, verdict, challenger_records)
-    guarded = _guarded(context, challenger, guards, allowances)
+    regressions = _regressions(context, challenger, guards, allowances)
     rules = [
         _clean(verdict.contamination),
         _enough(spec, new, question_count),
         *([made_rule(RuleId.FLOOR, floor.holds, floor.found, floor=f"{floor.at_least:.1%}")] if floor.at_least else []),
         *_better(spec, compared, new),
-        *(rule for rule, _ in guarded),
+        *(rule for rule, _ in regressions),
     ]
     if rolled_back:
         rules.append(made_rule(RuleId.NOT_ROLLED_BACK, False, "It was the champion once and was rolled back."))
@@ -102,7 +102,7 @@ def gate(
         broken=broke,
         comparison=compared,
         floor=floor,
-        guards=[row for _, row in guarded],
+        guards=[row for _, row in regressions],
         rules=rules,
         promoted=all(rule.holds for rule in rules),
     )
@@ -112,17 +112,23 @@ def gate(
     return {"promoted": decision.promoted, "metric": spec.metric, "delta": delta, "reasons": decision.reasons}
 
 
-def _guarded(
-    context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
+def _regressions(
+    context: StageContext,
+    challenger: Checkpoint,
+    regression_evaluations: dict[str, Evaluation],
+    allowances: dict[str, float],
 ) -> list[tuple[Rule, RegressionEvaluation]]:
     return [
-        _guard(
-            guard,
+        _regression(
+            regression,
             allowed,
             context.fetch(challenger),
-            *(read_episodes(context.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
+            *(
+                read_episodes(context.fetch(regression_evaluations[f"{regression}.{who}"]))
+                for who in ("rival", "challenger")
+            ),
         )
-        for guard, allowed in allowances.items()
+        for regression, allowed in allowances.items()
     ]
 
 
@@ -169,18 +175,18 @@ def _better(spec: GateSpec, compared: Difference | None, questions: int = 0) -> 
     ]
 
 
-def _guard(
-    guard: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
+def _regression(
+    regression: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
 ) -> tuple[Rule, RegressionEvaluation]:
     pair, _ = scored({"before": before, "after": after})
     before, after = pair.values()
     seen = len(seen_by(challenger, after))
     both = {"before": rate(before), "after": rate(after), "seen_in_training": seen}
-    row = RegressionEvaluation(guard=guard, **both, **compare(before, after))
+    row = RegressionEvaluation(guard=regression, **both, **compare(before, after))
     low, high = row.ci
-    found = f"{guard}: {_points(row.delta)} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
+    found = f"{regression}: {_points(row.delta)} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
     found += f" {seen} of its questions were trained on." if seen else ""
-    return made_rule(RuleId.REGRESSION, row.delta >= -allowed - ROUNDING, found, evaluation=guard), row
+    return made_rule(RuleId.REGRESSION, row.delta >= -allowed - ROUNDING, found, evaluation=regression), row
 
 
 def _points(share: float) -> str:

@@ -59,13 +59,13 @@ def verdict(
         stopped: Why GRPO did not start, where the probe found nothing to learn; else empty.
     """
     evaluated = Models({name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()})
-    guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
+    regression_records = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
     bought = context.fetch(rollouts) if rollouts else None
     played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
     shared = Contamination(**contamination(evaluated.last, context.fetch(trained), bought, gate.max_overlap))
     counted, broke = scored(evaluated)
     episodes = Models(counted)
-    compared = compare_all(episodes, guarded) if shared.clean else {"comparisons": [], "guards": []}
+    compared = compare_all(episodes, regression_records) if shared.clean else {"comparisons": [], "guards": []}
     comparisons = [Comparison(**each) for each in compared["comparisons"]]
     reading, signs = None, []
     checkpoint = context.fetch(trained)

@@ -103,7 +103,7 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
             row | {"from": as_title(each.from_), "to": as_title(each.to)}
             for row, each in zip(comparison_rows(judgement.comparisons), judgement.comparisons, strict=True)
         ],
-        "guard_rows": guard_rows(judgement.guards),
+        "guard_rows": regression_rows(judgement.guards),
         "guards_at_zero": ", ".join(each.guard for each in judgement.guards if not each.before.accuracy),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
@@ -126,7 +126,7 @@ def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:
     ]
 
 
-def guard_rows(guards: list[RegressionEvaluation]) -> list[dict[str, str]]:
+def regression_rows(regressions: list[RegressionEvaluation]) -> list[dict[str, str]]:
     return [
         {
             "guard rail": each.guard,
@@ -135,7 +135,7 @@ def guard_rows(guards: list[RegressionEvaluation]) -> list[dict[str, str]]:
             "after": percent(each.after.accuracy, each.after.ci),
             **difference_cells(each),
         }
-        for each in guards
+        for each in regressions
     ]
 
 

@@ -13,7 +13,15 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
-from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs, levels_of
+from apprentice.flows.recipe.sections import (
+    SHIFT,
+    ImproveSpec,
+    RegressionSpec,
+    RoundSpec,
+    StoreSpec,
+    WindowSpecs,
+    levels_of,
+)
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
@@ -86,7 +94,7 @@ class Recipe(BaseModel):
     dpo: DpoSpec | None = None
     """Off by default. Train further on the pairs that GRPO leaves behind; needs `grpo.keep_groups`."""
     evaluate: EvaluateSpec = EvaluateSpec()
-    guards: list[GuardSpec] = []
+    guards: list[RegressionSpec] = []
     gate: GateSpec = GateSpec()
     improve: ImproveSpec = ImproveSpec()
     round: RoundSpec | None = None
@@ -162,11 +170,11 @@ class Recipe(BaseModel):
         """Return an environment's server: the recipe's own, or that of a regression evaluation elsewhere."""
         if environment in (self.environment.name, *(level.name for level in self.level_environments())):
             return self.server
-        return next(guard.server for guard in self.guards if guard.environment.name == environment)
+        return next(regression.server for regression in self.guards if regression.environment.name == environment)
 
     def mixed_in(self, environment: str) -> list[str]:
         """Return the names of the environments in mixtures of that name; empty if it is not a mixture."""
-        specs = [self.environment, *self.level_environments(), *(guard.environment for guard in self.guards)]
+        specs = [self.environment, *self.level_environments(), *(regression.environment for regression in self.guards)]
         return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
     def level_environments(self) -> list[EnvironmentSpec]:
@@ -292,7 +300,7 @@ class Recipe(BaseModel):
     def rounds_that_fit(self) -> int:
         """Return how many rounds the seed windows last, the first training included."""
         windows = {purpose: window for purpose, window in self.seed_windows()}
-        others = [LONG_RUN, *(self.guard_window(index).start for index in range(len(self.guards)))]
+        others = [LONG_RUN, *(self.regression_window(index).start for index in range(len(self.guards)))]
         fits = []
         for purpose, window in windows.items():
             ends = [each.start for name, each in windows.items() if name != purpose] + others
@@ -336,19 +344,18 @@ class Recipe(BaseModel):
                 raise ValueError(f"store.hub: change name or namespace, the Hub takes no such repository: {fault}")
         return self
 
-    def guard_window(self, index: int) -> Window:
+    def regression_window(self, index: int) -> Window:
         """Return the seeds of regression evaluation `index`: twice its questions, as repeated ones are skipped."""
-        start = (len(WindowSpecs.model_fields) + index) * BLOCK
-        return Window(start=start, size=2 * self.guards[index].questions)
+        return Window(start=(len(WindowSpecs.model_fields) + index) * BLOCK, size=2 * self.guards[index].questions)
 
     @model_validator(mode="after")
-    def _guards_have_names_and_windows_of_their_own(self) -> "Recipe":
-        windows = [("guards." + guard.name, self.guard_window(index)) for index, guard in enumerate(self.guards)]
+    def _regressions_have_names_and_windows_of_their_own(self) -> "Recipe":
+        windows = [("guards." + each.name, self.regression_window(index)) for index, each in enumerate(self.guards)]
         for purpose, window in self.seed_windows():
-            for name, guarded in windows:
-                if max(window.start, guarded.start) < min(window.seeds().stop, guarded.seeds().stop):
-                    raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {guarded.start}); move it")
-        names = [guard.name for guard in self.guards]
+            for name, other in windows:
+                if max(window.start, other.start) < min(window.seeds().stop, other.seeds().stop):
+                    raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {other.start}); move it")
+        names = [regression.name for regression in self.guards]
         if len(names) != len(set(names)):
             raise ValueError(f"two guards have the same name: {', '.join(names)}")
         return self
@@ -382,7 +389,7 @@ class Recipe(BaseModel):
     def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
         """Return the environments of the recipe and its regression evaluations, by their server's section."""
         own = {"server": (self.environment, self.server)}
-        return own | {f"guards.{guard.name}.server": (guard.environment, guard.server) for guard in self.guards}
+        return own | {f"guards.{each.name}.server": (each.environment, each.server) for each in self.guards}
 
     @model_validator(mode="after")
     def _parts_are_of_a_mixture(self) -> "Recipe":

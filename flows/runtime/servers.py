@@ -188,14 +188,14 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
         return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in levels]
 
     trainings = {name: recipe.training(name) for name in recipe.trains_on}
-    guards = []
-    for guard in recipe.guards:
-        whole = completed(guard.environment, recipe.server_of(guard.environment.name))
-        guards.append(guard.model_copy(update={"environment": whole}))
+    regressions = []
+    for regression in recipe.guards:
+        whole = completed(regression.environment, recipe.server_of(regression.environment.name))
+        regressions.append(regression.model_copy(update={"environment": whole}))
     changed = dict(
         environment=completed(recipe.environment, recipe.server),
         **{name: spec.with_levels(completed_levels) for name, spec in trainings.items() if spec},
-        guards=guards,
+        guards=regressions,
         improve=recipe.improve.model_copy(update={"ladder": completed_levels(recipe.improve.ladder)}),
     )
     return recipe.model_copy(update=changed)

@@ -244,7 +244,7 @@ NAMES: dict[str, str] = {
 
 
 def compare_all(
-    episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
+    episodes: dict[str, list[EvaluatedEpisode]], regression_records: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Compares consecutive models on the held-out questions, and before with after in regression evaluations;
     Holm-corrected over all comparisons. What was trained beside a control is compared with it and with its start."""
@@ -255,14 +255,14 @@ def compare_all(
     for one, other in [*itertools.pairwise(names), *beyond]:
         compared = compare(episodes[one], episodes[other])
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
-    guards = []
-    for name, places in itertools.groupby(guarded, key=lambda each: each.rpartition(".")[0]):
-        pair, _ = scored({place: guarded[place] for place in places})
+    regressions = []
+    for name, places in itertools.groupby(regression_records, key=lambda each: each.rpartition(".")[0]):
+        pair, _ = scored({place: regression_records[place] for place in places})
         before, after = pair.values()
         both = {"before": rate(before), "after": rate(after)}
-        guards.append({"guard": name} | both | compare(before, after))
-    correct([*comparisons, *guards])
-    return {"comparisons": comparisons, "guards": guards}
+        regressions.append({"guard": name} | both | compare(before, after))
+    correct([*comparisons, *regressions])
+    return {"comparisons": comparisons, "guards": regressions}
 
 
 def correct(comparisons: list[dict[str, Any]]) -> None:

@@ -282,7 +282,7 @@ def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any
     if decision.is_below_the_floor or verdict.stopped:
         return _to_reach_the_floor(verdict, recipe)
     if RuleId.REGRESSION in unmet:
-        return _guarded(verdict, recipe)
+        return _regression_advice(verdict, recipe)
     compared, gain = decision.comparison, paid(verdict.comparisons)
     if not decision.promoted and compared and compared.ci[0] <= 0 <= compared.ci[1]:
         needed = compared.questions_for_5_points
@@ -329,7 +329,7 @@ def _more_lessons(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     return _more(recipe, "windows.collect.size", "SFT has learned its rows, and they are too few for more.")
 
 
-def _guarded(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
+def _regression_advice(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     return _gentler(recipe, f"{verdict.models.last_name}.learning_rate", "Another skill fell by more than it may.")
 
 

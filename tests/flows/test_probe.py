@@ -199,8 +199,12 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
     """Sums of two digits, of which there are so few that some of a guard rail's are among GRPO's."""
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "allow_negation": False}
     sums = {"dataset": "chain_sum", "config": config}
-    guard = {"name": "again", "environment": {"name": "reasoning_gym", "settings": sums}, "questions": 10}
-    changes = [f"environment.settings={json.dumps(sums)}", f"guards={json.dumps([guard])}", "evaluate.questions=10"]
+    regression = {"name": "again", "environment": {"name": "reasoning_gym", "settings": sums}, "questions": 10}
+    changes = [
+        f"environment.settings={json.dumps(sums)}",
+        f"guards={json.dumps([regression])}",
+        "evaluate.questions=10",
+    ]
     recipe = with_levels(server, [sums], *changes)
 
     @flow
@@ -209,7 +213,7 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
             work = RunContext(LocalStore(tmp_path, "toy", describe=write_card), servers, recipe=recipe.for_record())
             evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
             [level] = levels_of(work, recipe, evaluation_questions)
-            regression_questions = Pipeline(work, recipe).guard_questions["again"]
+            regression_questions = Pipeline(work, recipe).regression_questions["again"]
             regression_texts, own, climbed = (
                 {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
                 for each, purpose in (

@@ -55,8 +55,8 @@ def test_a_changed_grpo_setting_reruns_grpo_and_what_follows_and_nothing_before(
     changed = apprentice(home, "grpo.learning_rate=2.0e-4")
     ran = [name for name, state in changed.states if state == "ran"]
     assert ran == ["grpo", "evaluate", "evaluate", "verdict", "gate", "release"]
-    probe, held_out, guards = ["cached"], ["cached", "cached", "ran"], ["cached", "ran"]
-    assert [state for name, state in changed.states if name == "evaluate"] == probe + held_out + guards
+    probe, held_out, regressions = ["cached"], ["cached", "cached", "ran"], ["cached", "ran"]
+    assert [state for name, state in changed.states if name == "evaluate"] == probe + held_out + regressions
 
 
 LEVELS = [

@@ -39,12 +39,12 @@ def verdict(store: LocalStore) -> Verdict:
     questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(row) + "\n"}, counts)
     sft = evaluation(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", inputs={"questions": questions})
     grpo = evaluation(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", inputs={"questions": questions})
-    guard = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
+    regression = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
     lines = b"".join(rollout(number).line() for number in range(MANY)).decode()
     bought = {name: 0 for name in ("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")}
     bought |= {"episodes": MANY, "cost_usd": 0}
     rollouts = published(store, Rollouts, "d" * 20, {"rollouts.jsonl": lines}, bought)
-    inputs = {"evaluations.sft": sft, "evaluations.grpo": grpo, "guards.sums.grpo": guard, "rollouts": rollouts}
+    inputs = {"evaluations.sft": sft, "evaluations.grpo": grpo, "guards.sums.grpo": regression, "rollouts": rollouts}
     return published(store, Verdict, "f" * 20, {"verdict.json": "{}"}, {"diagnosis": "", "contaminated": False}, inputs)
 
 

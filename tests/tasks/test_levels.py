@@ -50,8 +50,8 @@ def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(context: StageCon
     """By its text: under other settings, another seed, in another case."""
     own = question_texts(words(3, 4), WINDOW.seeds())
     held_out = published(context, "k1", [("evaluate", own[0].upper(), True), ("evaluate", own[1], False)])
-    guard = published(context, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
-    counts = rung_questions.body(context, words(3, 4), WINDOW, {"held_out": held_out, "guard": guard})
+    regression_set = published(context, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
+    counts = rung_questions.body(context, words(3, 4), WINDOW, {"held_out": held_out, "guard": regression_set})
     rows = read_questions(context.out, "grpo")
     kept_out = {same_text(text) for text in (own[0], own[2])}
     assert [row["seed"] for row in rows] == list(WINDOW.seeds())

@@ -118,7 +118,7 @@ def report(folder: Path) -> dict[str, Any]:
 
     (folder / "rollouts.jsonl").write_bytes(b"".join(rollout(number).line() for number in range(10)))
     chain_sum = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"})
-    guards = {"sums.base": models["base"], "sums.grpo": models["grpo"]}
+    regression_records = {"sums.base": models["base"], "sums.grpo": models["grpo"]}
     rules = [
         {"rule": "at least 45.0%", "holds": True, "found": "80.0%"},
         {"rule": "guard rail sums", "holds": False, "found": NASTY},
@@ -132,7 +132,7 @@ def report(folder: Path) -> dict[str, Any]:
         "floor": {"at_least": 0.45, "why": "half of the teacher's 90.0%", "holds": True},
         "rules": rules,
     }
-    data = _report_data(folder, chain_sum, models, guards, decision)
+    data = _report_data(folder, chain_sum, models, regression_records, decision)
     return data | {"ending": ended(data), "warnings": [NASTY]}
 
 
@@ -141,14 +141,16 @@ def ended(data: dict[str, Any]) -> dict[str, Any]:
     return ending(Judgement.model_validate(data), GateDecision.model_validate(data["gate"]), {}).as_json()
 
 
-def _report_data(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict[str, Any]) -> dict[str, Any]:
+def _report_data(
+    folder: Path, chain_sum: Any, models: Any, regression_records: Any, decision: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "recipe": "toy",
         "seed": 0,
         "played_by": "toy-model at api.example.com",
         "decoding": "greedy",
         "models": {name: with_intervals(records) for name, records in models.items()},
-        **compare_all(models, guards),
+        **compare_all(models, regression_records),
         "contamination": {
             "clean": True,
             "questions": 30,

@@ -210,11 +210,11 @@ def test_what_a_mixture_does_not_have_is_refused_with_what_it_has(override: str,
     assert words in str(stop.value)
 
 
-@pytest.mark.parametrize("guard_env", ["{image: nobody/echo:1}", "{url: 'http://127.0.0.1:9'}"])
-def test_who_plays_in_one_environment_plays_on_one_server(guard_env: str):
-    guard = f"guards=[{{name: a, environment: {{name: echo}}, server: {guard_env}}}]"
+@pytest.mark.parametrize("regression_server", ["{image: nobody/echo:1}", "{url: 'http://127.0.0.1:9'}"])
+def test_who_plays_in_one_environment_plays_on_one_server(regression_server: str):
+    regression = f"guards=[{{name: a, environment: {{name: echo}}, server: {regression_server}}}]"
     with pytest.raises(Stop, match=r"server\.parts\.echo and guards\.a\.server name two servers for echo"):
-        load_recipe(RECIPES / "multi-laptop.yaml", [guard])
+        load_recipe(RECIPES / "multi-laptop.yaml", [regression])
 
 
 def test_rungs_of_a_ladder_may_mix_other_environments():
@@ -295,8 +295,8 @@ def test_for_a_curriculum_the_rungs_are_one_mixture_on_the_recipes_server():
 
 def test_a_guard_rails_seeds_are_nobody_elses():
     recipe = load_recipe(TOY, [])
-    guard = set(recipe.guard_window(0).seeds())
-    assert not any(guard & set(window.seeds()) for _, window in recipe.seed_windows())
+    regression_seeds = set(recipe.regression_window(0).seeds())
+    assert not any(regression_seeds & set(window.seeds()) for _, window in recipe.seed_windows())
 
 
 def test_the_tutorials_protocol_decides_nothing(tmp_path: Path):

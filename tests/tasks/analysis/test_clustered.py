@@ -156,7 +156,7 @@ def of_a_slice() -> Interval:
     return next(row for row in found if row["kind"] == "0")["models"]["m"]["ci"]
 
 
-def of_a_guard() -> Interval:
+def of_a_regression() -> Interval:
     return compare_all({"m": MANY}, {"words.before": MANY, "words.after": NONE})["guards"][0]["before"]["ci"]
 
 
@@ -166,7 +166,7 @@ CALLERS: dict[str, Callable[[Path, Any], Interval]] = {
     "history of older code": lambda folder, _: of_older_code(folder),
     "long run": lambda *_: rate(MANY)["ci"],
     "report": lambda *_: with_intervals(MANY)["ci"]["accuracy"],
-    "regression evaluations": lambda *_: of_a_guard(),
+    "regression evaluations": lambda *_: of_a_regression(),
     "apprentice evaluate, Inspect": lambda *_: compared({"m": MANY}, {"m": 0}, "parity")["models"]["m"]["ci"][
         "accuracy"
     ],

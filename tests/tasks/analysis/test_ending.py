@@ -305,12 +305,12 @@ def test_grpo_paid_where_the_whole_interval_is_above_zero(low: float, high: floa
 @pytest.mark.parametrize(("before", "idle"), [(0.02, True), (0.05, True), (0.06, False)])
 def test_a_guard_rail_that_could_not_fall_is_told(before: float, idle: bool):
     after = {"after": {"accuracy": 0.5}, "delta": -0.09, "ci": (-0.1, -0.08)}
-    guards = [{"guard": "sums", "before": {"accuracy": before}}, {"guard": "other", "before": {"accuracy": 0.9}}]
+    regressions = [{"guard": "sums", "before": {"accuracy": before}}, {"guard": "other", "before": {"accuracy": 0.9}}]
     rules = [
         {"rule": "guard rail sums", "holds": True, "found": "+0.1 points"},
         {"rule": "guard rail other", "holds": False, "found": "-9 points"},
     ]
-    decision = {"guards": [each | after for each in guards], "rules": rules, "promoted": False, "rival": "base"}
+    decision = {"guards": [each | after for each in regressions], "rules": rules, "promoted": False, "rival": "base"}
     decision |= {"decided_by": {"guards": {"sums": 0.05, "other": 0.05}}}
     text = endings.as_markdown(GateDecision.model_validate(decision))
     assert text.startswith("**Not promoted**, compared with the untrained student; there was no champion.\n")

@@ -84,8 +84,19 @@ def decided(context: StageContext) -> Any:
             "challenger": evaluation(store, "ec" * 10, challenger_records),
             "rival": evaluation(store, "er" * 10, rival_records),
         }
-        guards = {f"sums.{who}": each for who, each in both.items()}
-        gate.body(context, spec, trained, rival, both, guards, {"sums": 0.05}, judged, rolled_back, champion_known)
+        regression_evaluations = {f"sums.{who}": each for who, each in both.items()}
+        gate.body(
+            context,
+            spec,
+            trained,
+            rival,
+            both,
+            regression_evaluations,
+            {"sums": 0.05},
+            judged,
+            rolled_back,
+            champion_known,
+        )
         return read_decision(context.out), json.loads((context.out / "decision.json").read_text())
 
     return run
