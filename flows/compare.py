@@ -125,7 +125,7 @@ def _check_same_questions(
     """Raise Stop for a run that was trained on its questions, or that differs from the first in questions or rules."""
     rules = {}
     for name, run in named.items():
-        if not run.judgement.contamination.clean:
+        if not run.verdict.contamination.clean:
             raise Stop(
                 f"{run.folder.name} was trained on questions of its evaluation, so its accuracy means nothing.",
                 "Move windows.evaluate or widen the task (environment.settings), and run it again.",

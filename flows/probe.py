@@ -12,10 +12,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
     advice_on_groups,
+    assessment,
     difficulty,
     difficulty_as_markdown,
     groups_that_differ,
-    judgement,
     label_differences,
     nearest_to_half,
     rows_of,
@@ -80,7 +80,7 @@ class Probed(NamedTuple):
         return {"rungs": levels, "chosen": self.chosen, "says": says, "stopped": self.stopped}
 
     def _says(self, found: Difficulty, called: str) -> str:
-        judged = f"{judgement(found)} {advice_on_groups(found, self.trains_with)}".rstrip()
+        judged = f"{assessment(found)} {advice_on_groups(found, self.trains_with)}".rstrip()
         if len(self.levels) == 1:
             return judged
         which = f"rung {self.chosen + 1} of {len(self.levels)} ({code(called)}), whose rate is nearest to half"

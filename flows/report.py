@@ -46,7 +46,7 @@ from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Mod
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
-from apprentice.tasks.judgement.contents import Judgement
+from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
@@ -146,15 +146,15 @@ def log_in_trackio(
 
 
 def _tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    judgement = Judgement.model_validate(report)
+    verdict = VerdictContents.model_validate(report)
     return {
-        "models": rates_of(judgement.models),
-        "differences": comparison_rows(judgement.comparisons),
+        "models": rates_of(verdict.models),
+        "differences": comparison_rows(verdict.comparisons),
         "kinds of failure": kind_rows(report["kinds_of_failure"]),
         "slices": [
             {"trait": row.trait, "kind": row.kind, "n": row.n}
             | {as_title(model): found.accuracy for model, found in row.models.items()}
-            for row in judgement.slices
+            for row in verdict.slices
         ],
     }
 
@@ -250,16 +250,16 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     trained = artifacts.trained()
     by_reward = next((each for each in trained.values() if has_rewards(each.log)), None)
     decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
-    judgement = read_verdict(fetch(artifacts.results))
+    verdict = read_verdict(fetch(artifacts.results))
     if _rows_of(work, lessons) == "dataset":  # a verdict of older code took it for a teacher's
-        judgement = judgement.model_copy(update={"teacher": None})
+        verdict = verdict.model_copy(update={"teacher": None})
     decision = read_decision(fetch(artifacts.outcome.release))
-    ended = ending(judgement, decision, recipe.for_record())
+    ended = ending(verdict, decision, recipe.for_record())
     played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     counted, _ = scored(played)
-    report = judgement.as_json() | {
+    report = verdict.as_json() | {
         "kinds_of_failure": failures_by_kind(counted),
-        "both_ways": both_ways(counted, [(each.from_, each.to) for each in judgement.comparisons]),
+        "both_ways": both_ways(counted, [(each.from_, each.to) for each in verdict.comparisons]),
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
@@ -294,7 +294,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     pictures = _pictures(folder, report, trained, lessons and fetch(lessons.length_stats))
     text = as_markdown_page(report)
     differ = {each.place for each in played.last if not each.is_right}
-    measured = judgement.teacher.slices if judgement.teacher else []
+    measured = verdict.teacher.slices if verdict.teacher else []
     episodes = embedded(_sources(artifacts, measured), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, episodes, BOXES))

@@ -32,9 +32,9 @@ from apprentice.tasks.judgement.contents import (
     Difference,
     Floor,
     GateDecision,
-    Judgement,
     RegressionEvaluation,
     Rule,
+    VerdictContents,
     made_rule,
     write,
 )
@@ -142,7 +142,7 @@ def _enough(spec: GateSpec, unseen: int, questions: int) -> Rule:
     return made_rule(RuleId.UNSEEN, unseen >= spec.least_unseen * questions, found)
 
 
-def _floor(spec: GateSpec, verdict: Judgement, ours: list[EvaluatedEpisode]) -> Floor:
+def _floor(spec: GateSpec, verdict: VerdictContents, ours: list[EvaluatedEpisode]) -> Floor:
     """The bar that does not depend on a baseline: better than nothing is not yet good."""
     at_least, why = floor_of(spec, verdict)
     reached, metric = fmean(per_question(ours, spec.metric)), spec.metric.replace("_", " ")

@@ -27,7 +27,7 @@ from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.judgement.contents import (
     Comparison,
     Contamination,
-    Judgement,
+    VerdictContents,
     write,
 )
 from apprentice.tasks.judgement.run_models import Models, must_pay
@@ -75,7 +75,7 @@ def verdict(
         reading = settled(read_curves(read_log(checkpoint), beta, rules), over.ci if over else None)
         began = episodes.supervised or episodes.base
         signs = reward_hacking(began, episodes.last, teacher_of(bought) if bought and played else None)
-    judgement = Judgement.model_validate(
+    contents = VerdictContents.model_validate(
         {
             "models": {name: with_intervals(records) for name, records in episodes.items()},
             "broken": broke,
@@ -92,8 +92,8 @@ def verdict(
             "teacher": calibration(bought, environment) if bought and played else None,
         }
     )
-    write(context.out, judgement)
-    announce.rows("models", "Held-out evaluation", table(judgement.models))
+    write(context.out, contents)
+    announce.rows("models", "Held-out evaluation", table(contents.models))
     if broke:
         announce.warn(broke)
     if reading:

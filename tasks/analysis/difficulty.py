@@ -94,7 +94,7 @@ def nearest_to_half(accuracies: Sequence[float]) -> int:
     return min(range(len(accuracies)), key=distance)
 
 
-def judgement(found: Difficulty) -> str:
+def assessment(found: Difficulty) -> str:
     """The reading as a sentence with its number, and advice."""
     others = " or ".join(f'"{each}"' for each in found.not_ruled_out)
     doubt = f"; the interval does not rule out {others}" if others else ""

@@ -31,7 +31,7 @@ from apprentice.tasks.cards.card import trained_on
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.gate import gate
-from apprentice.tasks.judgement.contents import Judgement
+from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.mix import mix_rollouts
 from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
 from apprentice.tasks.verdict import verdict
@@ -81,7 +81,7 @@ def rows(chain_sum: Any) -> str:
     return lines(chain_sum, range(40), 1.0)
 
 
-def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> Judgement:
+def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> VerdictContents:
     """The verdict on a model that is right without calling anything, as GRPO may learn it."""
     silent = episodes([1.0] * 40, messages=[])
     evaluations = {

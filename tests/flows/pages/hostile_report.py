@@ -23,7 +23,7 @@ from apprentice.tasks.analysis.kinds import (
 )
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.grpo_training import GRPO
-from apprentice.tasks.judgement.contents import GateDecision, Judgement
+from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.sft_training import SFT
 from tests.tasks.evaluations import episode
@@ -138,7 +138,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 def ended(data: dict[str, Any]) -> dict[str, Any]:
     """The ending of a report."""
-    return ending(Judgement.model_validate(data), GateDecision.model_validate(data["gate"]), {}).as_json()
+    return ending(VerdictContents.model_validate(data), GateDecision.model_validate(data["gate"]), {}).as_json()
 
 
 def _report_data(

@@ -22,7 +22,7 @@ from apprentice.tasks.analysis.comparison import (
     with_intervals,
     worth,
 )
-from apprentice.tasks.analysis.difficulty import difficulty, judgement
+from apprentice.tasks.analysis.difficulty import assessment, difficulty
 from apprentice.tasks.analysis.history import _with_worth
 from apprentice.tasks.analysis.kinds import calibration, slices
 from apprentice.tasks.artifacts.lineage import node_of
@@ -190,7 +190,7 @@ def test_a_level_is_not_mastered_by_samples():
     found = difficulty(evaluated(MANY))
     assert (found.reading, found.not_ruled_out) == ("too easy", ["right"])
     assert (found.n, evaluated(MANY).n) == (25, 200)
-    assert "of 25 questions" in judgement(found)
+    assert "of 25 questions" in assessment(found)
 
 
 def test_counts_of_one_sample_each_are_as_they_were(tmp_path: Path):

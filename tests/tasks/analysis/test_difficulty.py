@@ -8,10 +8,10 @@ from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import (
     advice_on_groups,
+    assessment,
     dead_share,
     difficulty,
     groups_that_differ,
-    judgement,
     label_differences,
     nearest_to_half,
     rows_of,
@@ -57,8 +57,8 @@ def test_the_interval_is_wilsons_and_says_what_so_few_questions_leave_open():
     found = difficulty(played(12))
     assert found.ci == wilson(12, 48)
     assert (found.reading, found.not_ruled_out) == ("right", ["too hard"])
-    assert "25.0% (14.9% to 38.8%) of 48 questions" in judgement(found)
-    assert 'the interval does not rule out "too hard"' in judgement(found)
+    assert "25.0% (14.9% to 38.8%) of 48 questions" in assessment(found)
+    assert 'the interval does not rule out "too hard"' in assessment(found)
     assert difficulty(played(24)).not_ruled_out == []
     assert difficulty(played(1, n=2)).not_ruled_out == ["too hard", "too easy"]
 
@@ -68,9 +68,9 @@ def test_partial_credit_does_not_make_a_task_easier():
 
 
 def test_what_to_do_follows_from_what_is_missing():
-    assert "Make the task harder" in judgement(difficulty(played(47)))
-    assert "Train SFT longer, make the task easier" in judgement(difficulty(played(2)))
-    assert "the model lacks the answer's form" in judgement(difficulty(played(2, valid=0.1)))
+    assert "Make the task harder" in assessment(difficulty(played(47)))
+    assert "Train SFT longer, make the task easier" in assessment(difficulty(played(2)))
+    assert "the model lacks the answer's form" in assessment(difficulty(played(2, valid=0.1)))
 
 
 def test_groups_that_are_too_small_for_the_rate_are_told_with_what_larger_ones_would_do():

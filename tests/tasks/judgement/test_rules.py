@@ -10,7 +10,7 @@ from apprentice.tasks.artifacts.types import GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement import rules
-from apprentice.tasks.judgement.contents import GateDecision, Judgement, Rule, made_rule, read_decision
+from apprentice.tasks.judgement.contents import GateDecision, Rule, VerdictContents, made_rule, read_decision
 from apprentice.tasks.judgement.rules import WORDINGS, RuleId, identified
 from apprentice.tasks.settings.spec import GateSpec
 from tests.tasks.evaluations import episodes, evaluation, published
@@ -145,7 +145,7 @@ def advice(rule: dict[str, Any]) -> tuple[str, Any]:
     verdict = {"models": {"base": rates, "sft": rates}, "contamination": {"clean": True}}
     comparison = {"delta": 0.3, "ci": (0.2, 0.4)}
     decision = {"rival": "base", "promoted": False, "comparison": comparison, "rules": [rule]}
-    found = ending(Judgement.model_validate(verdict), GateDecision.model_validate(decision), {})
+    found = ending(VerdictContents.model_validate(verdict), GateDecision.model_validate(decision), {})
     return found.reasons, found.change
 
 
