@@ -27,7 +27,7 @@ def question_set(run: RunContext, recipe: Recipe) -> Questions:
     return fresh_questions(run, task, windows, evaluated, earlier, recipe.round.shares)
 
 
-def begun_from(store: LocalStore, recipe: Recipe) -> Checkpoint | None:
+def initial_checkpoint(store: LocalStore, recipe: Recipe) -> Checkpoint | None:
     """Return the checkpoint of this project from which the run continues; None for a new student."""
     if recipe.round is not None and recipe.round.champion is not None:
         found: Checkpoint | None = store.at(Release, recipe.round.champion)

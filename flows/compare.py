@@ -114,9 +114,9 @@ def _pairs(nodes: dict[str, Models[Node]]) -> Iterator[tuple[str, str, str]]:
     for name, other in others:
         last = one.last_name, other.last_name
         same = [(model, model) for model in one if model in other]
-        for mine, theirs in dict.fromkeys([*(pair for pair in same if pair != last), last]):
-            if one[mine].named.revision != other[theirs].named.revision:
-                yield name, f"{first} {label(mine)}", f"{name} {label(theirs)}"
+        for own_model, other_model in dict.fromkeys([*(pair for pair in same if pair != last), last]):
+            if one[own_model].named.revision != other[other_model].named.revision:
+                yield name, f"{first} {label(own_model)}", f"{name} {label(other_model)}"
 
 
 def _check_same_questions(
@@ -125,24 +125,24 @@ def _check_same_questions(
     """Raise Stop for a run that was trained on its questions, or that differs from the first in questions or rules."""
     rules = {}
     for name, run in named.items():
-        if not run.judgement.contamination.clean:
+        if not run.verdict.contamination.clean:
             raise Stop(
                 f"{run.folder.name} was trained on questions of its evaluation, so its accuracy means nothing.",
                 "Move windows.evaluate or widen the task (environment.settings), and run it again.",
             )
         evaluation = nodes[name].last
         environment = evaluation.settings.get("environment", {})
-        asked = [each.question for each in episodes[f"{name} {label(nodes[name].last_name)}"]]
+        texts = [each.question for each in episodes[f"{name} {label(nodes[name].last_name)}"]]
         rules[name] = {"protocol": evaluation.counts["protocol"]} | {
             **{f"environment.{field}": environment.get(field) for field in DECISIVE},
-            "the list of questions": asked,
+            "the list of questions": texts,
         }
     (first, own), *others = rules.items()
-    for name, theirs in others:
-        if field := next((field for field in own if own[field] != theirs[field]), None):
+    for name, other_rules in others:
+        if field := next((field for field in own if own[field] != other_rules[field]), None):
             differs = f"they differ in {field}"
             if not isinstance(own[field], list):
-                differs = f"{field} is {own[field]} and {theirs[field]}"
+                differs = f"{field} is {own[field]} and {other_rules[field]}"
             raise Stop(
                 f"{named[first].folder.name} and {named[name].folder.name} were not evaluated on the same questions by "
                 f"the same rules: {differs}.",

@@ -227,8 +227,10 @@ def inspect_models(
         temperature = spec.temperature if spec.decoding == "sampled" else 0.0
         for model in models:
             with EnvironmentPool(task, servers.environment(task.name), say=announce.warn, lease=leases) as pool:
-                asked = episodes_task(pool, task, rows, tokens, temperature, spec.samples, serves_student)
-                logs[model], episodes[model] = run_inspect(asked, model, store.root / "inspect" / recipe.name, base_url)
+                episodes_of_model = episodes_task(pool, task, rows, tokens, temperature, spec.samples, serves_student)
+                logs[model], episodes[model] = run_inspect(
+                    episodes_of_model, model, store.root / "inspect" / recipe.name, base_url
+                )
     report = compared(episodes, dict.fromkeys(models), "inspect")
     for model, log in logs.items():
         report["models"][model]["log"] = str(log)

@@ -17,7 +17,7 @@ from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LOCAL, LocalStore
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Verdict, models_of_a_run
-from apprentice.tasks.judgement.contents import GateDecision, Judgement
+from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.judgement.run_models import Models, evaluations_of
 from apprentice.tasks.reporting.errors import Stop
 
@@ -32,7 +32,7 @@ class FinishedRun(NamedTuple):
     report: dict[str, Any]
     recipe: dict[str, Any]
     """As the run's folder has it: the code may have changed since."""
-    judgement: Judgement
+    verdict: VerdictContents
     decision: GateDecision
 
     @property
@@ -69,7 +69,7 @@ class FinishedRun(NamedTuple):
         return False
 
     def row(self, root: Path | None = None) -> dict[str, str]:
-        models = self.judgement.models
+        models = self.verdict.models
         return {
             "run": self.folder.name,
             "recipe": self.report["recipe"],
@@ -77,7 +77,7 @@ class FinishedRun(NamedTuple):
             "when": f"{datetime.fromtimestamp(self.ended):%Y-%m-%d %H:%M}",
             "model": label(models.last_name),
             "accuracy": percent(models.last.accuracy, models.last.ci["accuracy"]),
-            "outcome": state_of(self.judgement, self.decision),
+            "outcome": state_of(self.verdict, self.decision),
             "champion": "yes" if self.is_champion(root) else "no",
             "page": str(self.folder / "report.html"),
         }
@@ -105,7 +105,7 @@ def _read(folder: Path) -> FinishedRun | None:
         recipe, _ = read_recipe((folder / "recipe.yaml").read_bytes())
         if not (isinstance(report, dict) and isinstance(recipe, dict) and report.keys() >= READ and "store" in recipe):
             return None
-        judged = Judgement.model_validate(report), GateDecision.model_validate(report["gate"])
+        judged = VerdictContents.model_validate(report), GateDecision.model_validate(report["gate"])
     except (OSError, ValueError):
         return None
     was = recipe | {

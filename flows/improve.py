@@ -58,8 +58,8 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         return recipe.round_of(None)
     if stop := nothing_new_to_learn(recipe, past[-1].number + 1, champion is not None):
         raise stop
-    rung = _next_rung(recipe.improve.ladder, recipe.reward_signals(), past[-1])
-    same_task = not recipe.improve.ladder or recipe.improve.ladder[rung] == _settings(past[-1])
+    level = _next_level(recipe.improve.ladder, recipe.reward_signals(), past[-1])
+    same_task = not recipe.improve.ladder or recipe.improve.ladder[level] == _settings(past[-1])
     plan = RoundSpec(
         number=past[-1].number + 1,
         champion=champion.revision if champion else None,
@@ -67,7 +67,7 @@ def next_round(store: LocalStore, recipe: Recipe, past: list[PastRound], long_ru
         kept=list(dict.fromkeys(each.kept.revision for each in past if each.kept)) if recipe.improve.replay else [],
         shares=_shares(past[-1]) if recipe.improve.adapt and same_task else None,
     )
-    return recipe.round_of(plan, rung)
+    return recipe.round_of(plan, level)
 
 
 def nothing_new_to_learn(recipe: Recipe, number: int, has_champion: bool) -> Stop | None:
@@ -105,13 +105,13 @@ def has_stopped(past: list[PastRound]) -> bool:
     return True
 
 
-def _next_rung(ladder: list[dict[str, Any]], signals: RewardSignals, last: PastRound) -> int:
+def _next_level(levels: list[dict[str, Any]], signals: RewardSignals, last: PastRound) -> int:
     """Return the index of the last round's difficulty level, or of the next one if the champion has mastered it."""
     settings = _settings(last)
-    rung = ladder.index(settings) if settings in ladder else 0
+    level = levels.index(settings) if settings in levels else 0
     found = difficulty(last.judged, signals)
-    mastered = settings in ladder and found.reading == "too easy" and not found.not_ruled_out
-    return min(rung + mastered, max(len(ladder) - 1, 0))
+    mastered = settings in levels and found.reading == "too easy" and not found.not_ruled_out
+    return min(level + mastered, max(len(levels) - 1, 0))
 
 
 def _settings(last: PastRound) -> dict[str, object]:
@@ -119,7 +119,7 @@ def _settings(last: PastRound) -> dict[str, object]:
 
 
 def _shares(last: PastRound) -> Shares | None:
-    """Return the shares by the trait whose kinds differ most in accuracy; None where no kinds differ."""
+    """Return the shares by the slice name whose kinds differ most in accuracy; None where no kinds differ."""
     judged = last.node.inputs.get("judged")
     folder = judged.fetch() if judged else None
     kinds: dict[str, dict[str, float]] = {}
@@ -127,12 +127,12 @@ def _shares(last: PastRound) -> Shares | None:
         if row.trait != "turns" and row.kind != OTHERS:  # neither is a property of a question
             champion = row.models.last if last.release.promoted else row.models.base
             kinds.setdefault(row.trait, {})[row.kind] = champion.accuracy
-    spread = {trait: max(of.values()) - min(of.values()) for trait, of in kinds.items()}
-    trait = max(spread, key=lambda each: spread[each], default="")
-    if not trait or spread[trait] < LEAST_SPREAD:
+    spread = {slice_name: max(of.values()) - min(of.values()) for slice_name, of in kinds.items()}
+    slice_name = max(spread, key=lambda each: spread[each], default="")
+    if not slice_name or spread[slice_name] < LEAST_SPREAD:
         return None
-    room = {kind: max(LEAST_SHARE, 1 - accuracy) for kind, accuracy in kinds[trait].items()}
-    return Shares(trait=trait, of={kind: round(each / max(room.values()), 2) for kind, each in room.items()})
+    room = {kind: max(LEAST_SHARE, 1 - accuracy) for kind, accuracy in kinds[slice_name].items()}
+    return Shares(trait=slice_name, of={kind: round(each / max(room.values()), 2) for kind, each in room.items()})
 
 
 def rounds_left(rounds: int, store: LocalStore, started: FlowRun | None) -> int:
@@ -182,10 +182,10 @@ def improve(
             past = past_rounds(store)
             with RunServers(recipe) as servers:
                 run = RunContext(store, servers, current_location(), **recipe.for_work())
-                asked = long_run.questions(run)
-            step = next_round(store, recipe, past, asked)
+                long_run_questions = long_run.questions(run)
+            step = next_round(store, recipe, past, long_run_questions)
             announce.say(f"**Round {step.round.number if step.round else 0} of {recipe.name}**")
-            trained = train(step, runs, gpu, partial(long_run.measure, asked, past))
+            trained = train(step, runs, gpu, partial(long_run.measure, long_run_questions, past))
             folders.append(trained.folder)
             past = past_rounds(store)
             show_history(store, recipe.name, long_run, past, trained.folder)

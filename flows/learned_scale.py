@@ -43,8 +43,8 @@ def with_learned_scale(run: RunContext, recipe: Recipe) -> Recipe:
     low, high = scale
     reached = sum(reward >= high - ROUNDING for reward in rewards)
     announce.say(
-        f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts as right: "
-        f"{reached} of {len(rewards)} episodes have it. To choose otherwise: environment.scale: [{low:g}, {high:g}]."
+        f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts as "
+        f"right: {reached} of {len(rewards)} episodes have it. To choose otherwise: environment.scale: [{low:g}, {high:g}]."
     )
     return recipe.model_copy(update={"environment": spec.with_settings(spec.settings | {"scale": [low, high]})})
 

@@ -98,9 +98,11 @@ def lessons_of(
     """
     tries = None
     if recipe.collect.students:
-        asked = tried_questions(run, questions)
+        questions_tried = tried_questions(run, questions)
         stage = evaluate.titled("Tries of the student in {environment}")
-        tries = stage(run, recipe.tries(asked.evaluate), model, recipe.environment, asked, recipe.seed)
+        tries = stage(
+            run, recipe.tries(questions_tried.evaluate), model, recipe.environment, questions_tried, recipe.seed
+        )
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:

@@ -173,7 +173,7 @@ def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint
     with at_work(chosen, Preflight(chosen.only(sft=None, teacher=None), trains_here=True)) as stages:
         assert chosen.grpo is not None
         run, begins = stages.run, model_given(stages, model)
-        probing = chosen if chosen.rungs() else chosen.model_copy(update={"probe": ProbeSpec(questions=0)})
+        probing = chosen if chosen.level_environments() else chosen.model_copy(update={"probe": ProbeSpec(questions=0)})
         task = Pipeline(run, probing, base=begins).task(chosen.grpo)
         return Model(run.store, grpo_stage(run, chosen.grpo, begins, task.environment, task.questions, chosen.seed))
 

@@ -68,8 +68,10 @@ class LongRun(NamedTuple):
         )
         if found is None:
             return None
-        asked = {same_text(row["question"]) for row in read_rows(store.fetch(first.questions) / "questions.jsonl")}
-        new = [each for each in read_episodes(store.fetch(found)) if same_text(each.question) not in asked]
+        known_texts = {
+            same_text(row["question"]) for row in read_rows(store.fetch(first.questions) / "questions.jsonl")
+        }
+        new = [each for each in read_episodes(store.fetch(found)) if same_text(each.question) not in known_texts]
         if not new:
             return None
         measured = rate(new)

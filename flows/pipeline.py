@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.beginning import begun_from, question_set
+from apprentice.flows.beginning import initial_checkpoint, question_set
 from apprentice.flows.lessons import lessons_of
-from apprentice.flows.probe import Level, Probed, levels, probe
+from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Questions, Rollouts
@@ -53,15 +53,16 @@ class Pipeline:
     def levels(self) -> list[Level]:
         """The tasks that a training by reward can play. Raises Stop for one that has too few questions."""
         recipe = self.recipe
-        own, tasks = Level(recipe.environment, self.questions), recipe.rungs()
+        own, tasks = Level(recipe.environment, self.questions), recipe.level_environments()
         window = recipe.seed_windows().of(Purpose.TRAIN)
-        return levels(self.run, own, tasks, window, self.guard_questions if tasks else {}, recipe.curriculum_kinds())
+        excluded = self.regression_questions if tasks else {}
+        return trainable_levels(self.run, own, tasks, window, excluded, recipe.curriculum_kinds())
 
     @property
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            base = self._base or begun_from(self.run.store, self.recipe) or self._student()
+            base = self._base or initial_checkpoint(self.run.store, self.recipe) or self._student()
             self._models = Models({ModelName.BASE: base})
         return self._models
 
@@ -112,22 +113,22 @@ class Pipeline:
         )
 
     @cached_property
-    def guard_questions(self) -> dict[str, Questions]:
+    def regression_questions(self) -> dict[str, Questions]:
         """The questions of every regression evaluation, by its name."""
         return {
-            guard.name: exam(self.run, guard.environment, self.recipe.guard_window(index), guard.questions)
-            for index, guard in enumerate(self.recipe.guards)
+            each.name: exam(self.run, each.environment, self.recipe.regression_window(index), each.questions)
+            for index, each in enumerate(self.recipe.guards)
         }
 
     def regressions(self, models: dict[str, Checkpoint]) -> dict[str, Evaluation]:
         """Run every regression evaluation with every model; return the evaluations by `<guard>.<model>`."""
         evaluations, plain = {}, self.recipe.evaluate
-        for guard in self.recipe.guards:
-            tokens = guard.max_new_tokens or plain.max_new_tokens
-            spec = plain.model_copy(update={"max_new_tokens": tokens, "questions": guard.questions})
+        for regression in self.recipe.guards:
+            tokens = regression.max_new_tokens or plain.max_new_tokens
+            spec = plain.model_copy(update={"max_new_tokens": tokens, "questions": regression.questions})
             for name, model in models.items():
-                evaluations[f"{guard.name}.{name}"] = evaluate.titled(f"Guard rail {guard.name}: {name}")(
-                    self.run, spec, model, guard.environment, self.guard_questions[guard.name], self.seed
+                evaluations[f"{regression.name}.{name}"] = evaluate.titled(f"Guard rail {regression.name}: {name}")(
+                    self.run, spec, model, regression.environment, self.regression_questions[regression.name], self.seed
                 )
         return evaluations
 

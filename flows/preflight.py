@@ -26,7 +26,7 @@ from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
 from apprentice.flows.audit.subject import Needs, Subject
-from apprentice.flows.beginning import begun_from
+from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
@@ -210,9 +210,9 @@ class Preflight:
             read_key(buys)
         task = recipe.environment.unscaled()
         found = questions.find(run, task, windows, recipe.evaluate.questions)
-        begun = begun_from(run.store, recipe)
+        initial = initial_checkpoint(run.store, recipe)
         known = found and student.find(run, recipe.student, task, found, recipe.seed)
-        new = begun is None and not known
+        new = initial is None and not known
         model = named_model(recipe.student) if new and recipe.student.build is None else None
         import_before_threads()
         with ThreadPoolExecutor(1) as meanwhile:  # the environment's server starts in a process of its own
@@ -228,12 +228,12 @@ class Preflight:
             specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
             weights = sum(each.numel() for each in without_weights(model[0], recipe.student).parameters())
             _predict(specs, recipe.evaluate, windows.collect.size, weights, model, seen[0])
-        if begun is not None:
-            tokenizer = load_tokenizer(run.store.fetch(begun), run.trusted)
-            _check_rendering(begun.key, tokenizer, None, seen)
+        if initial is not None:
+            tokenizer = load_tokenizer(run.store.fetch(initial), run.trusted)
+            _check_rendering(initial.key, tokenizer, None, seen)
         check_packages()
         if trainings:
-            checkpoint = begun or known or None
+            checkpoint = initial or known or None
             if tokenizer is None and checkpoint is not None:
                 tokenizer = load_tokenizer(run.store.fetch(checkpoint), run.trusted)
 
@@ -244,8 +244,8 @@ class Preflight:
             check_trainings(run, trainings, tokenizer, seen[0].environment, recipe.seed, self.trains_here)
         if buys:
             first = seen[0]
-            asked = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
-            check_teacher(run, recipe, buys, first.environment, asked)
+            samples = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
+            check_teacher(run, recipe, buys, first.environment, samples)
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
@@ -260,10 +260,10 @@ class Preflight:
     def _tasks(self, run: RunContext, needs: Needs) -> list[PlannedTask]:
         recipe = self.recipe
         first = recipe.seed_windows().collect
-        played = [(spec, first, needs) for spec in [recipe.environment, *recipe.rungs()]]
-        guard_needs = Needs(0, recipe.evaluate.batch_size, 0)
-        for index, guard in enumerate(recipe.guards):
-            played.append((guard.environment, recipe.guard_window(index), guard_needs))
+        played = [(spec, first, needs) for spec in [recipe.environment, *recipe.level_environments()]]
+        regression_needs = Needs(0, recipe.evaluate.batch_size, 0)
+        for index, regression in enumerate(recipe.guards):
+            played.append((regression.environment, recipe.regression_window(index), regression_needs))
         tasks = []
         for spec, window, needed in played:
             server = recipe.server_of(spec.name)
@@ -355,7 +355,7 @@ def _check_student(
 
 def _predict(
     specs: dict[str, TrainerSpec],
-    asked: EvaluateSpec,
+    evaluation: EvaluateSpec,
     episodes: int,
     weights: int,
     model: tuple[Any, Any],
@@ -374,20 +374,20 @@ def _predict(
             for name, spec in specs.items()
             if (training := training_of(name)).forecast
         }
-        found = forecast.of_stages(student, trainings, asked)
+        found = forecast.of_stages(student, trainings, evaluation)
     except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
         if stop := broken_package(error):
             raise stop from error
         announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
     else:
-        announce.say(forecast.told(found))
+        announce.say(forecast.summary(found))
 
 
 def _known_calls(seen: AuditedTask) -> list[Call]:
     """The first calls of the scripted policy; empty where there is none, or it does not know the questions."""
-    asked = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
+    prompts = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
     try:
-        return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in asked]
+        return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
     except ValueError:
         return []
 

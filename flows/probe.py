@@ -12,10 +12,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.difficulty import (
     Difficulty,
     advice_on_groups,
+    assessment,
     difficulty,
     difficulty_as_markdown,
     groups_that_differ,
-    judgement,
     label_differences,
     nearest_to_half,
     rows_of,
@@ -41,8 +41,8 @@ class Level(NamedTuple):
 class Probed(NamedTuple):
     """The task that GRPO trains on, and why."""
 
-    rungs: list[Level]
-    asked: list[Questions]
+    levels: list[Level]
+    questions_by_level: list[Questions]
     """The questions that the probe played of each level; empty without a probe."""
     played: list[Evaluation]
     chosen: int
@@ -56,62 +56,62 @@ class Probed(NamedTuple):
 
     @property
     def environment(self) -> EnvironmentSpec:
-        return self.rungs[self.chosen].environment
+        return self.levels[self.chosen].environment
 
     @property
     def questions(self) -> Questions:
-        return self.rungs[self.chosen].questions
+        return self.levels[self.chosen].questions
 
     def artifacts(self) -> Iterator[Artifact]:
-        yield from (rung.questions for rung in self.rungs)
-        yield from (*self.asked, *self.played, *self.groups)
+        yield from (level.questions for level in self.levels)
+        yield from (*self.questions_by_level, *self.played, *self.groups)
 
     def as_json(self) -> dict[str, Any] | None:
         """Return the report's section; None without a probe."""
         if not self.played:
             return None
         found = [difficulty(each, self.trains_with.signals) for each in self.played]
-        words = label_differences([rung.environment.settings for rung in self.rungs])
-        rungs = [
-            {"called": called, "settings": rung.environment.settings} | each._asdict()
-            for rung, called, each in zip(self.rungs, words, found, strict=True)
+        words = label_differences([level.environment.settings for level in self.levels])
+        levels = [
+            {"called": called, "settings": level.environment.settings} | each._asdict()
+            for level, called, each in zip(self.levels, words, found, strict=True)
         ]
         says = self._says(found[self.chosen], words[self.chosen])
-        return {"rungs": rungs, "chosen": self.chosen, "says": says, "stopped": self.stopped}
+        return {"rungs": levels, "chosen": self.chosen, "says": says, "stopped": self.stopped}
 
     def _says(self, found: Difficulty, called: str) -> str:
-        judged = f"{judgement(found)} {advice_on_groups(found, self.trains_with)}".rstrip()
-        if len(self.rungs) == 1:
+        judged = f"{assessment(found)} {advice_on_groups(found, self.trains_with)}".rstrip()
+        if len(self.levels) == 1:
             return judged
-        which = f"rung {self.chosen + 1} of {len(self.rungs)} ({code(called)}), whose rate is nearest to half"
+        which = f"rung {self.chosen + 1} of {len(self.levels)} ({code(called)}), whose rate is nearest to half"
         return f"GRPO trains on {which}. {judged}"
 
 
-def levels(
+def trainable_levels(
     run: RunContext,
     own: Level,
     tasks: list[EnvironmentSpec],
     window: Window,
-    guards: dict[str, Questions],
+    regression_questions: dict[str, Questions],
     kinds: tuple[str, ...] | None,
 ) -> list[Level]:
     """Return the tasks that GRPO can train on, with their questions; without difficulty levels the recipe's own task.
 
-    Excludes all evaluation questions, also those of regression evaluations (`guards`), from every level. Raises Stop
-    before anything is bought or trained: for an invalid level, for one with too few questions, and for a curriculum
-    with one slice.
+    Excludes all evaluation questions, also those of regression evaluations, from every level. Raises Stop before
+    anything is bought or trained: for an invalid level, for one with too few questions, and for a curriculum with one
+    slice.
 
     Args:
         own: The recipe's own task.
         tasks: Those of the difficulty levels; empty without levels.
         kinds: What tells the slices of a curriculum apart; None without one.
     """
-    excluded = {"held_out": own.questions, **guards}
+    excluded = {"held_out": own.questions, **regression_questions}
     found = [
         Level(
             task,
             own.questions
-            if task == own.environment and not guards  # these do not exclude the guards' questions
+            if task == own.environment and not regression_questions  # which the recipe's own do not exclude
             else rung_questions.titled(f"Questions of rung {number}")(run, task, window, excluded),
         )
         for number, task in enumerate(tasks, 1)
@@ -128,30 +128,30 @@ def probe(
     probing: ProbeSpec,
     batch_size: int,
     spec: GrpoSpec,
-    rungs: list[Level],
+    levels: list[Level],
     model: Checkpoint,
     seed: int,
 ) -> Probed:
     """Play every level with the model from which GRPO begins, and report how hard GRPO's task is."""
     if not probing.questions:
-        return Probed(rungs, [], [], 0, spec, [], "")
-    asked = [probe_questions(run, rung.questions, probing.questions) for rung in rungs]
+        return Probed(levels, [], [], 0, spec, [], "")
+    questions_by_level = [probe_questions(run, level.questions, probing.questions) for level in levels]
     plays = as_grpo_plays(spec, probing.questions, batch_size)
     played = []
-    for number, (rung, questions) in enumerate(zip(rungs, asked, strict=True), 1):
-        title = f"Probe of {model.stage}" + (f" on rung {number}" if len(rungs) > 1 else "")
+    for number, (level, questions) in enumerate(zip(levels, questions_by_level, strict=True), 1):
+        title = f"Probe of {model.stage}" + (f" on rung {number}" if len(levels) > 1 else "")
         stage = evaluate.titled(f"{title} in {{environment}}")
-        played.append(stage(run, plays, model, rung.environment, questions, seed))
+        played.append(stage(run, plays, model, level.environment, questions, seed))
     chosen = nearest_to_half([each.accuracy for each in played])
     groups, stopped = [], ""
     if probing.on_hopeless == "stop" and all(each.accuracy in (0.0, 1.0) for each in played):
         in_groups = plays.model_copy(update={"samples": spec.num_generations})
-        chosen, groups, stopped = _in_groups(run, in_groups, spec, rungs, asked, played, model, seed)
+        chosen, groups, stopped = _in_groups(run, in_groups, spec, levels, questions_by_level, played, model, seed)
     if spec.curriculum:
         known = right_and_wrong(read_episodes(run.store.fetch(played[chosen])), spec.curriculum.by)
         curriculum = spec.curriculum.model_copy(update={"known": known | spec.curriculum.known})
         spec = spec.model_copy(update={"curriculum": curriculum})
-    found = Probed(rungs, asked, played, chosen, spec, groups, stopped)
+    found = Probed(levels, questions_by_level, played, chosen, spec, groups, stopped)
     _show(found.as_json() or {})
     return found
 
@@ -160,8 +160,8 @@ def _in_groups(
     run: RunContext,
     plays: EvaluateSpec,
     spec: GrpoSpec,
-    rungs: list[Level],
-    asked: list[Questions],
+    levels: list[Level],
+    questions_by_level: list[Questions],
     played: list[Evaluation],
     model: Checkpoint,
     seed: int,
@@ -171,9 +171,9 @@ def _in_groups(
     Return GRPO's difficulty level, the evaluations, and why GRPO does not start; empty if a group differs.
     """
     chosen, groups, why = nearest_to_half([each.accuracy for each in played]), [], {}
-    for place in sorted(range(len(rungs)), key=lambda place: place != chosen):
+    for place in sorted(range(len(levels)), key=lambda place: place != chosen):
         stage = evaluate.titled(f"Groups of {model.stage} in {{environment}}")
-        groups.append(stage(run, plays, model, rungs[place].environment, asked[place], seed))
+        groups.append(stage(run, plays, model, levels[place].environment, questions_by_level[place], seed))
         records = read_episodes(run.store.fetch(groups[-1]))
         differ, of = groups_that_differ(records, spec.reward == "exact")
         if differ:

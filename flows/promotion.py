@@ -32,7 +32,7 @@ class Promotion(NamedTuple):
 
 
 def promotion(
-    stages: "Pipeline", evaluations: Models[Evaluation], guards: dict[str, Evaluation], results: Verdict
+    stages: "Pipeline", evaluations: Models[Evaluation], regression_evaluations: dict[str, Evaluation], results: Verdict
 ) -> Promotion:
     """Release the trained model with the gate's decision, and move the champion's tag if it passed.
 
@@ -44,13 +44,13 @@ def promotion(
     champion = champions.current()
     challenger = evaluations.last_name
     weights = weights_of(run.store.fetch(trained))
-    allowances = {guard.name: guard.may_fall for guard in recipe.guards}
+    allowances = {regression.name: regression.may_fall for regression in recipe.guards}
     if champion is not None and champion.weights == weights and recipe.round is None:  # a round always decides
         rules = read_decision(run.store.fetch(champion)).decided_by
         return Promotion(champion, is_champion=True, by_these_rules=rules == decided_by(recipe.gate, allowances))
     if champion is not None:
         evaluations = Models(evaluations | stages.held_out({ModelName.CHAMPION: champion}))
-        guards = guards | stages.regressions({ModelName.CHAMPION: champion})
+        regression_evaluations = regression_evaluations | stages.regressions({ModelName.CHAMPION: champion})
     rival: Checkpoint = champion or base
     decision = gate(
         run,
@@ -62,8 +62,8 @@ def promotion(
             "rival": evaluations[ModelName.CHAMPION if champion else ModelName.BASE],
         },
         {
-            f"{guard.name}.{role}": guards[f"{guard.name}.{model}"]
-            for guard in recipe.guards
+            f"{regression.name}.{role}": regression_evaluations[f"{regression.name}.{model}"]
+            for regression in recipe.guards
             for role, model in (
                 ("challenger", challenger),
                 ("rival", ModelName.CHAMPION if champion else stages.protected()),

@@ -46,13 +46,13 @@ from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, Mod
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
-from apprentice.tasks.judgement.contents import Judgement
+from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import rates, rates_by_kind
-from apprentice.tasks.rollouts.sampling import QUESTIONS_ASKED
+from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Purpose, TrackioSpec
 from apprentice.tasks.training.method import Lessons, Training
@@ -146,15 +146,15 @@ def log_in_trackio(
 
 
 def _tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    judgement = Judgement.model_validate(report)
+    verdict = VerdictContents.model_validate(report)
     return {
-        "models": rates_of(judgement.models),
-        "differences": comparison_rows(judgement.comparisons),
+        "models": rates_of(verdict.models),
+        "differences": comparison_rows(verdict.comparisons),
         "kinds of failure": kind_rows(report["kinds_of_failure"]),
         "slices": [
             {"trait": row.trait, "kind": row.kind, "n": row.n}
             | {as_title(model): found.accuracy for model, found in row.models.items()}
-            for row in judgement.slices
+            for row in verdict.slices
         ],
     }
 
@@ -206,17 +206,17 @@ class Artifacts(NamedTuple):
 
     stages: "Pipeline"
     evaluations: Models[Evaluation]
-    guards: dict[str, Evaluation]
+    regression_evaluations: dict[str, Evaluation]
     results: Verdict
     outcome: "Promotion"
 
     def artifacts(self) -> list[Artifact]:
-        asked, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
+        questions, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
         learned = [each for each in lessons or () if each]
-        tasks = [each for each in probed.artifacts() if each != asked] if probed else []
-        evaluated = [*self.evaluations.values(), *self.guards.values()]
+        tasks = [each for each in probed.artifacts() if each != questions] if probed else []
+        evaluated = [*self.evaluations.values(), *self.regression_evaluations.values()]
         models = self.stages.models.values()
-        return [asked, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
+        return [questions, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
 
     def by_name(self) -> dict[str, Any]:
         """What a reader of report.json finds in the store: kind, repository, revision and key of each."""
@@ -250,16 +250,16 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     trained = artifacts.trained()
     by_reward = next((each for each in trained.values() if has_rewards(each.log)), None)
     decided = [found for run in work.log if run.name == "gate" and (found := work.store.find(Decision, run.key))]
-    judgement = read_verdict(fetch(artifacts.results))
+    verdict = read_verdict(fetch(artifacts.results))
     if _rows_of(work, lessons) == "dataset":  # a verdict of older code took it for a teacher's
-        judgement = judgement.model_copy(update={"teacher": None})
+        verdict = verdict.model_copy(update={"teacher": None})
     decision = read_decision(fetch(artifacts.outcome.release))
-    ended = ending(judgement, decision, recipe.for_record())
+    ended = ending(verdict, decision, recipe.for_record())
     played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     counted, _ = scored(played)
-    report = judgement.as_json() | {
+    report = verdict.as_json() | {
         "kinds_of_failure": failures_by_kind(counted),
-        "both_ways": both_ways(counted, [(each.from_, each.to) for each in judgement.comparisons]),
+        "both_ways": both_ways(counted, [(each.from_, each.to) for each in verdict.comparisons]),
         "recipe": recipe.name,
         "seed": recipe.seed,
         "played_by": recipe.teacher.called if recipe.buys and recipe.teacher else None,
@@ -294,7 +294,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     pictures = _pictures(folder, report, trained, lessons and fetch(lessons.length_stats))
     text = as_markdown_page(report)
     differ = {each.place for each in played.last if not each.is_right}
-    measured = judgement.teacher.slices if judgement.teacher else []
+    measured = verdict.teacher.slices if verdict.teacher else []
     episodes = embedded(_sources(artifacts, measured), differ)
     (folder / "report.md").write_text(text)
     (folder / "report.html").write_text(as_report_page(report, episodes, BOXES))
@@ -346,36 +346,36 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
     fetch = work.store.fetch
     counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     held_out_slices: dict[int, list[str]] = {}
-    for (trait, kind), places in places_of_slices(counted).items():
+    for (slice_name, kind), places in places_of_slices(counted).items():
         for place in places:
-            held_out_slices.setdefault(place, []).append(f"{trait} {kind}")
+            held_out_slices.setdefault(place, []).append(f"{slice_name} {kind}")
 
     def slices(place: int, row: dict[str, Any]) -> list[str]:
         return held_out_slices.get(place - row["sample"], [])
 
-    examined = [
+    evaluations = [
         EpisodeSource(as_title(name), HELD_OUT, fetch(each) / EPISODES, slices=slices)
         for name, each in artifacts.evaluations.items()
     ]
-    guarded = [
-        EpisodeSource(as_title(model), guard, fetch(each) / EPISODES)
-        for name, each in artifacts.guards.items()
-        for guard, _, model in [name.rpartition(".")]
+    regressions = [
+        EpisodeSource(as_title(model), regression, fetch(each) / EPISODES)
+        for name, each in artifacts.regression_evaluations.items()
+        for regression, _, model in [name.rpartition(".")]
     ]
     lessons = artifacts.stages.learned_from
     if not (lessons and lessons.rollouts):
-        return [*examined, *guarded]
-    asked = frozenset(
+        return [*evaluations, *regressions]
+    texts = frozenset(
         same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
     )
     teacher = EpisodeSource(
         as_title(_rows_of(work, lessons)),
         "collected",
         fetch(lessons.rollouts) / "rollouts.jsonl",
-        asked,
+        texts,
         lambda _, row: slices_of(row, environment, measured),
     )
-    return [*examined, *guarded, teacher]
+    return [*evaluations, *regressions, teacher]
 
 
 def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "teacher"]:
@@ -404,8 +404,8 @@ def _effort(log: list[StageRun], by_reward: TrainedModel | None, specs: dict[str
     played = {"rollouts": 0, "tokens": 0}
     if by_reward is not None:
         spec, curves = specs[by_reward.training.name], by_reward.log
-        asked = [each[QUESTIONS_ASKED] for each in curves if QUESTIONS_ASKED in each]
-        rollouts = fmean(asked) * spec.num_generations if asked else spec.rollouts_a_step
+        questions_a_step = [each[QUESTION_COUNT] for each in curves if QUESTION_COUNT in each]
+        rollouts = fmean(questions_a_step) * spec.num_generations if questions_a_step else spec.rollouts_a_step
         lengths = [each["completions/mean_length"] for each in curves if "completions/mean_length" in each]
         played["rollouts"] = round(rollouts * max((each["step"] for each in curves), default=0))
         played["tokens"] = round(sum(lengths) * spec.logging_steps * rollouts)

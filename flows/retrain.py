@@ -149,12 +149,14 @@ def train(
         models = stages.train()
 
         evaluations = stages.held_out(models)
-        guards = stages.regressions({name: models[name] for name in (stages.protected(), models.last_name)})
-        results = verdict(run, recipe.gate, evaluations, guards, *stages.for_verdict())
+        regression_evaluations = stages.regressions(
+            {name: models[name] for name in (stages.protected(), models.last_name)}
+        )
+        results = verdict(run, recipe.gate, evaluations, regression_evaluations, *stages.for_verdict())
         if before_gate is not None:
             before_gate(run, models.last)
-        outcome = promotion(stages, evaluations, guards, results)
+        outcome = promotion(stages, evaluations, regression_evaluations, results)
 
-    made = Artifacts(stages, evaluations, guards, results, outcome)
+    made = Artifacts(stages, evaluations, regression_evaluations, results, outcome)
     ended = write_report(folder, made)
     return Trained(folder, all(stage.state == "cached" for stage in run.log), ended)

@@ -100,8 +100,8 @@ def _shown(node: Node) -> list[Shown]:
         return _shown(node.inputs["judged"])
     if node.is_a(Verdict, Decision):
         found = [_of_one(name, each) for name, each in node.inputs.items() if each.is_a(Evaluation)]
-        asked = _examined(node)
-        return found + [_rollouts(each, asked) for each in node.inputs.values() if each.is_a(Rollouts)]
+        texts = _evaluation_texts(node)
+        return found + [_rollouts(each, texts) for each in node.inputs.values() if each.is_a(Rollouts)]
     if node.is_a(Evaluation):
         return [_of_one(f"evaluations.{node.counts['model']}", node)]
     if node.is_a(Rollouts, KeptRollouts):
@@ -115,20 +115,22 @@ def _shown(node: Node) -> list[Shown]:
 def _of_one(name: str, node: Node) -> Shown:
     """An evaluation, by its name among a verdict's inputs, such as evaluations.grpo."""
     purpose, _, model = name.rpartition(".")
-    asked = purpose.removeprefix("guards.") if purpose.startswith("guards.") else HELD_OUT
-    source = EpisodeSource(as_title(model), asked, node.store.fetch(node.artifact) / "episodes.jsonl")
+    question_set = purpose.removeprefix("guards.") if purpose.startswith("guards.") else HELD_OUT
+    source = EpisodeSource(as_title(model), question_set, node.store.fetch(node.artifact) / "episodes.jsonl")
     return Shown(source, node.counts["n"], node.ref)
 
 
-def _rollouts(node: Node, examined: frozenset[str]) -> Shown:
-    """`examined`: the evaluation's questions, which the filter drops."""
+def _rollouts(node: Node, evaluation_texts: frozenset[str]) -> Shown:
+    """`evaluation_texts`: the evaluation's questions, which the filter drops."""
     kept = node.is_a(KeptRollouts)
     path = node.store.fetch(node.artifact) / ("kept.jsonl" if kept else "rollouts.jsonl")
-    source = EpisodeSource(as_title("dataset" if node.is_of_a_dataset else "teacher"), "collected", path, examined)
+    source = EpisodeSource(
+        as_title("dataset" if node.is_of_a_dataset else "teacher"), "collected", path, evaluation_texts
+    )
     return Shown(source, node.counts["kept" if kept else "episodes"], node.ref)
 
 
-def _examined(verdict: Node) -> frozenset[str]:
+def _evaluation_texts(verdict: Node) -> frozenset[str]:
     """The normalized questions of the first evaluation's window."""
     evaluation = next((each for name, each in verdict.inputs.items() if name.startswith("evaluations.")), None)
     questions = evaluation.inputs.get("questions") if evaluation else None

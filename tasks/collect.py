@@ -25,7 +25,7 @@ from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
-from apprentice.tasks.episodes.record import Journal, Record, check_begun_with, journal
+from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher
@@ -57,7 +57,8 @@ def collect(
     context: StageContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, window: Window | Seeds
 ) -> dict[str, Any]:
     """Plays every seed of the window once. Raises Stop; finished episodes are kept."""
-    check_begun_with(context.scratch / "settings.json", {"shards": spec.shards})  # another split would buy all again
+    # another split would buy all again
+    check_initial_settings(context.scratch / "settings.json", {"shards": spec.shards})
     run = context.run
     there = StandingServers({environment.name: run.servers.environment(environment.name)}, run.servers.teacher())
     standing = RunContext(run.store, there, run.location, recipe=run.recipe)
@@ -81,14 +82,14 @@ def collect_shard(
 ) -> dict[str, Any]:
     """Plays the seeds of one part of the window. Raises Stop; finished episodes are kept."""
     instance = environment.make()
-    begun_with = {
+    initial_settings = {
         "teacher": teacher.in_key(),
         spec.section: spec.in_key(),
         "environment": environment.in_key(),
         "prompt": [{"messages": prompt(part, ""), "tools": described_text(part.tools)} for part in instance.parts()],
     }
     _check_address(context.scratch / "address", teacher)
-    with journal(context.scratch, begun_with, announce.warn) as kept:
+    with journal(context.scratch, initial_settings, announce.warn) as kept:
         for lost in Collector(context, spec, teacher, environment, kept).play(window):
             kept.append(lost)
         if len(kept) != window.size:
@@ -101,9 +102,9 @@ def _check_address(path: Path, teacher: TeacherSpec) -> None:
     now = teacher.base_url or ""
     if not path.exists() or teacher.provider or teacher.moved:
         path.write_text(now)
-    elif (begun := path.read_text()) != now:
+    elif (initial := path.read_text()) != now:
         raise Stop(
-            f"These episodes were begun at {begun or 'OpenAI'}, and {teacher.model} is at {now or 'OpenAI'} now.",
+            f"These episodes were begun at {initial or 'OpenAI'}, and {teacher.model} is at {now or 'OpenAI'} now.",
             "If it is the same model, run again with --set teacher.moved=true; if not, set teacher.provider to a name "
             "for the new one, which then plays every episode.",
         )

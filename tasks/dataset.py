@@ -46,23 +46,23 @@ class KnownQuestions:
 
     Args:
         seeds: The seed of each question by its text, normalized.
-        examined: The questions of the evaluation, normalized.
+        evaluation_texts: The questions of the evaluation, normalized.
     """
 
-    def __init__(self, seeds: dict[str, int], examined: set[str]):
-        self.examined = examined
+    def __init__(self, seeds: dict[str, int], evaluation_texts: set[str]):
+        self.evaluation_texts = evaluation_texts
         self._seeds = seeds
         self._questions = KnownTexts(seeds)
-        self._examined = KnownTexts(sorted(examined))
+        self._known_texts = KnownTexts(sorted(evaluation_texts))
 
     def seed_of(self, text: str) -> int | None:
         """The seed of the question that equals a text, or of the longest one inside it."""
         within = text if text in self._seeds else self._questions.longest_in(text)
         return None if within is None else self._seeds[within]
 
-    def is_examined(self, text: str) -> bool:
+    def is_evaluated(self, text: str) -> bool:
         """Whether a text holds a question of the evaluation."""
-        return self._examined.longest_in(text) is not None
+        return self._known_texts.longest_in(text) is not None
 
 
 class Checked(NamedTuple):
@@ -95,19 +95,19 @@ class Verifier:
             if claim.about.get("failed_at"):  # it has no reward, and nobody learns from it
                 seed = claim.seed or 0
                 return Checked(self._record(seed, instance.part(seed), row["messages"], None, claim))
-            asked, _ = _split(claim.messages)
-            if same_text(asked) in self._known.examined:
+            question, _ = _split(claim.messages)
+            if same_text(question) in self._known.evaluation_texts:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
-            return self._played(instance, claim, asked) or self._unverified(claim, asked)
+            return self._played(instance, claim, question) or self._unverified(claim, question)
         except NotAConversation as wrong:
             return Checked(None, wrong.field, wrong.cause)
         except ValidationError as error:  # of the other fields of a rollout
             first = error.errors(include_url=False)[0]
             return Checked(None, ".".join(map(str, first["loc"])), first["msg"])
 
-    def _played(self, instance: Player, claim: Conversation, asked: str) -> Checked | None:
+    def _played(self, instance: Player, claim: Conversation, question: str) -> Checked | None:
         """The row as the environment confirms it; None where no known seed asks its question."""
-        text = same_text(asked)
+        text = same_text(question)
         for seed in dict.fromkeys((claim.seed, self._known.seed_of(text))):
             if seed is None:
                 continue
@@ -115,10 +115,10 @@ class Verifier:
                 episode = Episode(instance, seed)
             except Refused:  # a seed that this environment does not have
                 continue
-            question = same_text(episode.question)
-            if not stands_in(question, text):
+            own_text = same_text(episode.question)
+            if not stands_in(own_text, text):
                 continue
-            if question in self._known.examined:
+            if own_text in self._known.evaluation_texts:
                 raise NotAConversation("messages", "its question stands in the evaluation set")
             part = episode.player
             acts, notes = _fitting(part, claim)
@@ -135,10 +135,10 @@ class Verifier:
             return Checked(record.model_copy(update={"correct": part.correct or ""}), notes=tuple(notes))
         return None
 
-    def _unverified(self, claim: Conversation, asked: str) -> Checked:
+    def _unverified(self, claim: Conversation, question: str) -> Checked:
         """The row as it claims to be, with the environment's prompt. Raises NotAConversation."""
-        text = same_text(asked)
-        if self._known.is_examined(text):
+        text = same_text(question)
+        if self._known.is_evaluated(text):
             raise NotAConversation("messages", "its question stands in the evaluation set")
         part = next(
             (part for part in self._parts if _name(self._environment.played_by(part)) == _name(claim.environment)),
@@ -155,7 +155,7 @@ class Verifier:
         said = [turn | {"content": turn["content"] or ""} for turn in acts]
         check_texts([*claim.said(), *arguments_in(said)], part.schemas, claim.tools)
         check_loss(said)
-        record = self._record(0, part, [*prompt(part, asked), *said], reward, claim)
+        record = self._record(0, part, [*prompt(part, question), *said], reward, claim)
         if claim.seed is None:
             return Checked(record, "messages", UNKNOWN)
         return Checked(record, "seed", f"seed {claim.seed} asks another question, and {UNKNOWN}")
@@ -184,8 +184,8 @@ def _split(messages: list[Turn]) -> tuple[str, list[Message]]:
     first = next((at for at, turn in enumerate(messages) if turn.role == "assistant"), None)
     if first is None:
         raise NotAConversation("messages", "no turn of an assistant")
-    asked = [turn.content or "" for turn in messages[:first] if turn.role == "user"]
-    if not asked:
+    texts = [turn.content or "" for turn in messages[:first] if turn.role == "user"]
+    if not texts:
         raise NotAConversation("messages", "no question of a user")
     turns: list[Message] = []
     waiting: list[Message] = []
@@ -206,7 +206,7 @@ def _split(messages: list[Turn]) -> tuple[str, list[Message]]:
             waiting = [each for each in waiting if each is not named[0]]
         else:
             raise NotAConversation(f"messages.{at}", f"a message of a {turn.role} after the first turn")
-    return "\n".join(asked), turns
+    return "\n".join(texts), turns
 
 
 def _without_last_replies(turns: list[Message]) -> list[Message]:
@@ -327,7 +327,7 @@ def _known(
 ) -> KnownQuestions:
     """The questions of the recipe's windows and of the given seeds; the collect window's come first."""
     folder = context.fetch(questions)
-    examined = held_out_texts(folder)
+    evaluation_texts = held_out_texts(folder)
     seeds: dict[str, int] = {}
     given = ask(context, environment, spec.seeds.seeds(), "collect.dataset.seeds") if spec.seeds else {}
     for purpose in TRAINED_ON:
@@ -335,7 +335,7 @@ def _known(
             seeds.setdefault(same_text(row["question"]), row["seed"])
     for seed, text in sorted(given.items()):
         seeds.setdefault(same_text(text), seed)
-    return KnownQuestions(seeds, examined)
+    return KnownQuestions(seeds, evaluation_texts)
 
 
 def show_report(folder: Path) -> list[dict[str, str]]:

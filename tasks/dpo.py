@@ -85,9 +85,9 @@ def train_dpo(
     a_step = spec.batch_size * spec.gradient_accumulation * spec.processes
     train(context, "DPO steps", trainer, max(1, math.ceil(spec.epochs * math.ceil(len(rows) / a_step))))
     select_weights(context, trainer, spec.signals)
-    asked = {right["seed"]: right["messages"][1]["content"] for right, _ in pairs}
+    questions = {right["seed"]: right["messages"][1]["content"] for right, _ in pairs}
     shown = {metric: curve.title for metric, curve in CURVES.items()}
-    return finish(context, trainer, spec, shown, Learned(asked.items(), before=folder))
+    return finish(context, trainer, spec, shown, Learned(questions.items(), before=folder))
 
 
 def pairs_of(checkpoint: Path, most: int) -> Iterator[tuple[Row, Row]]:

@@ -87,11 +87,11 @@ def evaluate_endpoint(
     """
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
-    asked = {
+    sampling = {
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
-    endpoint, url = endpoint.model_copy(update=asked), context.run.servers.teacher()
+    endpoint, url = endpoint.model_copy(update=sampling), context.run.servers.teacher()
     with (
         evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep),
         closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,
@@ -119,8 +119,8 @@ def endpoint_as_of(
     Its answers are paid for. One that an evaluation of a later date has replaced is left as it is.
     """
     given = (spec, endpoint, environment, questions)
-    begun = list(evaluate_endpoint.scratch(run, "").parent.glob(f"{evaluate_endpoint.name}-*/episodes.jsonl"))
-    answers = {path.parent: path.read_bytes().count(b"\n") for path in begun}
+    unfinished = list(evaluate_endpoint.scratch(run, "").parent.glob(f"{evaluate_endpoint.name}-*/episodes.jsonl"))
+    answers = {path.parent: path.read_bytes().count(b"\n") for path in unfinished}
     dates = [str(today - timedelta(days)) for days in range(-1, LONGEST)]  # another machine may have tomorrow's date
     for place, as_of in enumerate(dates if answers else []):
         if kept := answers.get(evaluate_endpoint.scratch(run, evaluate_endpoint.key((*given, as_of), {}))):
@@ -145,8 +145,8 @@ def evaluation_journal(
     """
     rows = used_questions(context.fetch(questions), Purpose.EVALUATE)
     plays = plays_of(rows, spec.samples)
-    begun_with = {"evaluate": spec.in_key(), "plays": len(plays)}
-    with journal(context.scratch, begun_with, announce.warn, numbered_by="place") as kept:
+    initial_settings = {"evaluate": spec.in_key(), "plays": len(plays)}
+    with journal(context.scratch, initial_settings, announce.warn, numbered_by="place") as kept:
         done = kept.done()
         with announce.progress(f"evaluate {model}", len(plays), len(done)) as advance:
 

@@ -26,7 +26,7 @@ SAMPLES = 3
 @stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
-    examined = held_out_texts(context.fetch(questions))
+    evaluation_texts = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     ):
         for line in episodes:
             episode = json.loads(line)
-            cause = why_dropped(episode, examined)
+            cause = why_dropped(episode, evaluation_texts)
             rewards += [episode["reward"]] if episode["reward"] is not None and not episode["failed_at"] else []
             mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
@@ -54,8 +54,8 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
         rescaled = f"Where {best:g} is a good reward, say so: environment.scale: [{min(0.0, least):g}, {best:g}]. "
         raise Stop(
             f"The filter kept none of the {rollouts.episodes} episodes ({worst}{earned}).",
-            f"{rescaled if best > min(0.0, least) else ''}Make the task easier (environment.settings), choose a stronger teacher, or inspect the rollouts: "
-            f"{context.fetch(rollouts) / 'rollouts.jsonl'}",
+            f"{rescaled if best > min(0.0, least) else ''}Make the task easier (environment.settings), choose a stronger "
+            f"teacher, or inspect the rollouts: {context.fetch(rollouts) / 'rollouts.jsonl'}",
         )
     text = as_samples(samples)
     (context.out / "samples.md").write_text(text)

@@ -32,9 +32,9 @@ from apprentice.tasks.judgement.contents import (
     Difference,
     Floor,
     GateDecision,
-    Judgement,
     RegressionEvaluation,
     Rule,
+    VerdictContents,
     made_rule,
     write,
 )
@@ -66,24 +66,28 @@ def gate(
         champion_known: Whether the current champion could be looked up.
     """
     both, broke = scored({name: read_episodes(context.fetch(evaluations[name])) for name in ("challenger", "rival")})
-    ours, theirs = both.values()
+    challenger_records, rival_records = both.values()
     verdict = read_verdict(context.fetch(judged))
     repeated = verdict.contamination.repeated
-    seen = set() if repeated else seen_by(context.fetch(challenger), ours) | seen_by(context.fetch(rival), ours)
-    unseen = [[record for record in each if same_text(record.question) not in seen] for each in (theirs, ours)]
-    asked, new = (len(per_question(records, spec.metric)) for records in (ours, unseen[1]))
+    checkpoints = [] if repeated else [challenger, rival]
+    seen = {text for each in checkpoints for text in seen_by(context.fetch(each), challenger_records)}
+    unseen = [
+        [record for record in each if same_text(record.question) not in seen]
+        for each in (rival_records, challenger_records)
+    ]
+    question_count, new = (len(per_question(records, spec.metric)) for records in (challenger_records, unseen[1]))
     compared = Difference(**compare(unseen[0], unseen[1], spec.metric)) if new else None
     learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
         verdict = verdict.model_copy(update={"teacher": None})
-    floor = _floor(spec, verdict, ours)
-    guarded = _guarded(context, challenger, guards, allowances)
+    floor = _floor(spec, verdict, challenger_records)
+    regressions = _regressions(context, challenger, guards, allowances)
     rules = [
         _clean(verdict.contamination),
-        *([] if repeated else [_enough(spec, new, asked)]),
+        *([] if repeated else [_enough(spec, new, question_count)]),
         *([made_rule(RuleId.FLOOR, floor.holds, floor.found, floor=f"{floor.at_least:.1%}")] if floor.at_least else []),
         *_better(spec, compared, new),
-        *(rule for rule, _ in guarded),
+        *(rule for rule, _ in regressions),
     ]
     if rolled_back:
         rules.append(made_rule(RuleId.NOT_ROLLED_BACK, False, "It was the champion once and was rolled back."))
@@ -95,12 +99,12 @@ def gate(
         challenger_revision=challenger.revision,
         metric=spec.metric,
         decided_by=decided_by(spec, allowances),
-        questions=asked,
+        questions=question_count,
         unseen_by_both=new,
         broken=broke,
         comparison=compared,
         floor=floor,
-        guards=[row for _, row in guarded],
+        guards=[row for _, row in regressions],
         rules=rules,
         promoted=all(rule.holds for rule in rules),
     )
@@ -110,17 +114,23 @@ def gate(
     return {"promoted": decision.promoted, "metric": spec.metric, "delta": delta, "reasons": decision.reasons}
 
 
-def _guarded(
-    context: StageContext, challenger: Checkpoint, guards: dict[str, Evaluation], allowances: dict[str, float]
+def _regressions(
+    context: StageContext,
+    challenger: Checkpoint,
+    regression_evaluations: dict[str, Evaluation],
+    allowances: dict[str, float],
 ) -> list[tuple[Rule, RegressionEvaluation]]:
     return [
-        _guard(
-            guard,
+        _regression(
+            regression,
             allowed,
             context.fetch(challenger),
-            *(read_episodes(context.fetch(guards[f"{guard}.{who}"])) for who in ("rival", "challenger")),
+            *(
+                read_episodes(context.fetch(regression_evaluations[f"{regression}.{who}"]))
+                for who in ("rival", "challenger")
+            ),
         )
-        for guard, allowed in allowances.items()
+        for regression, allowed in allowances.items()
     ]
 
 
@@ -136,7 +146,7 @@ def _enough(spec: GateSpec, unseen: int, questions: int) -> Rule:
     return made_rule(RuleId.UNSEEN, unseen >= spec.least_unseen * questions, found)
 
 
-def _floor(spec: GateSpec, verdict: Judgement, ours: list[EvaluatedEpisode]) -> Floor:
+def _floor(spec: GateSpec, verdict: VerdictContents, ours: list[EvaluatedEpisode]) -> Floor:
     """The bar that does not depend on a baseline: better than nothing is not yet good."""
     at_least, why = floor_of(spec, verdict)
     reached, metric = fmean(per_question(ours, spec.metric)), spec.metric.replace("_", " ")
@@ -169,18 +179,18 @@ def _better(spec: GateSpec, compared: Difference | None, questions: int = 0) -> 
     ]
 
 
-def _guard(
-    guard: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
+def _regression(
+    regression: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
 ) -> tuple[Rule, RegressionEvaluation]:
     pair, _ = scored({"before": before, "after": after})
     before, after = pair.values()
     seen = len(seen_by(challenger, after))
     both = {"before": rate(before), "after": rate(after), "seen_in_training": seen}
-    row = RegressionEvaluation(guard=guard, **both, **compare(before, after))
+    row = RegressionEvaluation(guard=regression, **both, **compare(before, after))
     low, high = row.ci
-    found = f"{guard}: {_points(row.delta)} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
+    found = f"{regression}: {_points(row.delta)} ({_points(low)} to {_points(high)}); {_points(-allowed)} is allowed."
     found += f" {seen} of its questions were trained on." if seen else ""
-    return made_rule(RuleId.REGRESSION, row.delta >= -allowed - ROUNDING, found, evaluation=guard), row
+    return made_rule(RuleId.REGRESSION, row.delta >= -allowed - ROUNDING, found, evaluation=regression), row
 
 
 def _points(share: float) -> str:

@@ -116,7 +116,8 @@ def train_grpo(
     from transformers import set_seed
 
     set_seed(seed)
-    asked = TrainedQuestions(context.scratch / f"asked-{os.environ.get('RANK', '0')}.jsonl")  # each process has all
+    rank = os.environ.get("RANK", "0")
+    trained_questions = TrainedQuestions(context.scratch / f"asked-{rank}.jsonl")  # each process has all
     server = context.run.servers.environment(environment.name)
     sessions = spec.sessions()
     with (
@@ -140,7 +141,7 @@ def train_grpo(
         if spec.share_prompts:
             trainer_class = sharing_prompts(trainer_class, generates=spec.plain_generation, fast=spec.bf16)
         groups = GroupLog(context.scratch) if spec.keep_groups else None
-        reward = EnvironmentReward(spec, asked, rollouts, streams, groups)
+        reward = EnvironmentReward(spec, trained_questions, rollouts, streams, groups)
         rows = _rows(environment, used, spec, seed)
         curriculum = _curriculum(environment, used, rows, spec, seed, streams)
         trainer_class = with_engine(trainer_class, spec.generation, spec.bf16)
@@ -171,7 +172,7 @@ def train_grpo(
             announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")
     # a curriculum may have a stream for each of very many kinds
     shown = _shown(trainer.state.log_history, [] if curriculum else streams)
-    return finish(context, trainer, spec, shown, Learned(asked.items(), before=folder))
+    return finish(context, trainer, spec, shown, Learned(trained_questions.items(), before=folder))
 
 
 LONGEST = 16

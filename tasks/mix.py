@@ -69,17 +69,17 @@ def mix_rollouts(
         earlier: Kept rollouts of earlier rounds, the first one first.
         teacher: The teacher's display name, for its rows; empty where the rollouts are of a dataset.
     """
-    examined = held_out_texts(context.fetch(questions))
+    evaluation_texts = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:
-        if (cause := why_dropped(row, examined)) is None:
+        if (cause := why_dropped(row, evaluation_texts)) is None:
             rows.append({"player": teacher or DATASET} | row)
         else:
             dropped[cause] += 1
     if tries is not None:
         own, player = read_episodes(context.fetch(tries)), f"the student ({tries.model})"
-        rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, examined, dropped)]
+        rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, evaluation_texts, dropped)]
     if not rows:
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3)) or "none was played"
         raise Stop(
@@ -87,7 +87,7 @@ def mix_rollouts(
             "Make the task easier (environment.settings), raise collect.students, or name a teacher.",
         )
     wanted = round(len(rows) * spec.replay / (1 - spec.replay))
-    rows += _replayed(context, earlier, examined, wanted, seed)
+    rows += _replayed(context, earlier, evaluation_texts, wanted, seed)
     random.Random(seed).shuffle(rows)  # SFT holds out the last ones
     (context.out / "kept.jsonl").write_bytes(b"".join(Record.model_validate(row).line() for row in rows))
     (context.out / "samples.md").write_text(as_samples(rows))
@@ -111,7 +111,7 @@ def _right(
     environment: EnvironmentSpec,
     most: int,
     player: str,
-    examined: set[str],
+    evaluation_texts: set[str],
     dropped: Counter[str],
 ) -> Iterator[Record]:
     """Yields the right tries, at most so many a question: the shortest first, and none that nearly repeats another."""
@@ -134,7 +134,7 @@ def _right(
                 player=player,
             )
             text = text_of_turns(each)
-            cause = why_dropped(record.model_dump(), examined)
+            cause = why_dropped(record.model_dump(), evaluation_texts)
             if cause is None and any(difflib.SequenceMatcher(None, text, other).ratio() >= NEAR for other in taken):
                 cause = "nearly repeats another try"
             if cause is None and len(taken) == most:
@@ -147,13 +147,13 @@ def _right(
 
 
 def _replayed(
-    context: StageContext, earlier: dict[str, KeptRollouts], examined: set[str], wanted: int, seed: int
+    context: StageContext, earlier: dict[str, KeptRollouts], evaluation_texts: set[str], wanted: int, seed: int
 ) -> list[dict[str, Any]]:
     """Draws rows of earlier rounds, each at most once, none that this evaluation asks."""
     found: dict[str, dict[str, Any]] = {}
     for kept in earlier.values():
         for row in read_rows(context.fetch(kept) / "kept.jsonl"):
-            if same_text(row["messages"][1]["content"]) not in examined:
+            if same_text(row["messages"][1]["content"]) not in evaluation_texts:
                 found.setdefault(json.dumps([row["seed"], row["messages"]]), {"player": "an earlier round"} | row)
     pool = list(found.values())
     return random.Random(seed).sample(pool, min(wanted, len(pool)))

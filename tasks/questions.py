@@ -27,11 +27,11 @@ LEAST_FRESH = 0.5
 """Minimum share of a training window that must remain after evaluation questions are removed."""
 
 
-ASKED = Drawn("Questions", is_aside=True)
+QUESTIONS_BOX = Drawn("Questions", is_aside=True)
 PROBED = Drawn("Probe", is_aside=True)
 
 
-@stage(produces=Questions, version=2, title="Questions of the seed windows", drawn=ASKED)
+@stage(produces=Questions, version=2, title="Questions of the seed windows", drawn=QUESTIONS_BOX)
 def questions(
     context: StageContext, environment: EnvironmentSpec, windows: SeedWindows, examined: int
 ) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def questions(
     rows = []
     for purpose, window in windows:
         for seed in window.seeds():
-            examined_under = chosen.get(by[seed])
-            used = examined_under == seed if purpose == Purpose.EVALUATE else examined_under is None
+            evaluated_seed = chosen.get(by[seed])
+            used = evaluated_seed == seed if purpose == Purpose.EVALUATE else evaluated_seed is None
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
     if not repeats:
         _check_space(windows, chosen, rows, examined)
@@ -64,7 +64,7 @@ def questions(
     }
 
 
-@stage(produces=Questions, version=1, title="Questions of a guard rail", drawn=ASKED)
+@stage(produces=Questions, version=1, title="Questions of a guard rail", drawn=QUESTIONS_BOX)
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
     texts = sorted(ask(context, environment, window.seeds()).items())
@@ -125,13 +125,13 @@ def least_fresh(size: int) -> int:
     return int(LEAST_FRESH * size)
 
 
-def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], examined: int) -> None:
+def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], needed: int) -> None:
     distinct = len({same_text(row["question"]) for row in rows})
     advice = "Widen the task (environment.settings) or reduce evaluate.questions."
-    if len(chosen) < examined:
+    if len(chosen) < needed:
         raise Stop(
             f"The problem space is too small: {windows.evaluate.size} seeds gave only {len(chosen)} distinct "
-            f"questions, and the evaluation needs {examined} ({distinct} distinct questions in all windows).",
+            f"questions, and the evaluation needs {needed} ({distinct} distinct questions in all windows).",
             advice,
         )
     for purpose in TRAINED_ON:
@@ -145,7 +145,7 @@ def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[s
             )
 
 
-@stage(produces=Questions, version=1, title="Questions of a rung", drawn=ASKED)
+@stage(produces=Questions, version=1, title="Questions of a rung", drawn=QUESTIONS_BOX)
 def rung_questions(
     context: StageContext, environment: EnvironmentSpec, window: Window, kept_out: dict[str, Questions]
 ) -> dict[str, Any]:
@@ -154,11 +154,11 @@ def rung_questions(
     Args:
         kept_out: Question sets whose evaluation questions are excluded from training; the names are not read.
     """
-    examined = {
+    evaluation_texts = {
         same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, Purpose.EVALUATE)
     }
     rows = [
-        {"purpose": Purpose.TRAIN, "seed": seed, "question": text, "used": same_text(text) not in examined}
+        {"purpose": Purpose.TRAIN, "seed": seed, "question": text, "used": same_text(text) not in evaluation_texts}
         for seed, text in sorted(ask(context, environment, window.seeds(), "grpo.auto_difficulty").items())
     ]
     left = sum(row["used"] for row in rows)
@@ -188,7 +188,7 @@ SOON = 20
 """Rounds; a space that lasts for no more of them is warned of."""
 
 
-@stage(produces=Questions, version=2, title="Questions of the round", drawn=ASKED)
+@stage(produces=Questions, version=2, title="Questions of the round", drawn=QUESTIONS_BOX)
 def fresh_questions(
     context: StageContext,
     environment: EnvironmentSpec,
@@ -204,10 +204,10 @@ def fresh_questions(
         shares: How many of the training questions of each kind are asked.
     """
     texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
-    asked = {same_text(row["question"]) for each in earlier.values() for row in _rows(context, each)}
+    known = {same_text(row["question"]) for each in earlier.values() for row in _rows(context, each)}
     chosen: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
-        if len(chosen) < examined and same_text(texts[seed]) not in asked:
+        if len(chosen) < examined and same_text(texts[seed]) not in known:
             chosen.setdefault(same_text(texts[seed]), seed)
     instance = environment.make()
     rows: list[dict[str, Any]] = []
@@ -216,7 +216,7 @@ def fresh_questions(
         for seed in window.seeds():
             text = same_text(texts[seed])
             used = chosen.get(text) == seed
-            if purpose != Purpose.EVALUATE and (used := text not in asked and text not in chosen):
+            if purpose != Purpose.EVALUATE and (used := text not in known and text not in chosen):
                 new[purpose] += 1
                 used = shares is None or _is_drawn(shares, instance.slices(seed, texts[seed]), seed)
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
@@ -240,21 +240,21 @@ def fresh_questions(
     return {**{purpose: used_by[purpose] for purpose, _ in windows}, "dropped_from_grpo": dropped}
 
 
-def lasts(asked: list[str], a_round: int) -> int:
+def lasts(texts: list[str], a_round: int) -> int:
     """About how many rounds of `a_round` questions each a space lasts, estimated from the repeats among random ones.
 
-    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from those `asked` once
-    and twice; of n random ones in round r a share of exp(-r n / N) is new, and half of them must be.
+    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from the `texts` that
+    occur once and twice; of n random ones in round r a share of exp(-r n / N) is new, and half of them must be.
     """
-    times = Counter(Counter(map(same_text, asked)).values())
+    times = Counter(Counter(map(same_text, texts)).values())
     once, twice = times[1], times[2]
     distinct = sum(times.values()) + (once * once / (2 * twice) if twice else once * (once - 1) / 2)
     return 1 + int(math.log(1 / LEAST_FRESH) * distinct / a_round)
 
 
-def _is_drawn(shares: Shares, traits: dict[str, int | str], seed: int) -> bool:
+def _is_drawn(shares: Shares, slices: dict[str, int | str], seed: int) -> bool:
     """Whether a question is among the share of its kind; decided by its seed alone."""
-    share = shares.of.get(str(traits.get(shares.trait)), 1.0)
+    share = shares.of.get(str(slices.get(shares.trait)), 1.0)
     drawn = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=6).digest()) / 2**48
     return drawn < share
 

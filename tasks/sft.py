@@ -93,10 +93,10 @@ def train_sft(
     rows_left: Any = trainer.train_dataset  # fewer where TRL packs them
     train(context, "SFT steps", trainer, most if most > 0 else math.ceil(spec.epochs * _steps(len(rows_left), spec)))
     select_weights(context, trainer, spec.signals)
-    asked = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
+    questions = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
     loss = {f"eval_{HELD_OUT}_loss": "held-out loss"} if spec.held_out else {}
-    return finish(context, trainer, spec, SHOWN | of_each | loss, Learned(asked, before=folder))
+    return finish(context, trainer, spec, SHOWN | of_each | loss, Learned(questions, before=folder))
 
 
 def trainer_class(spec: SftSpec) -> Any:
@@ -152,8 +152,8 @@ def train_eval_split(episodes: list[Episode], held_out: float = 0.0) -> tuple[li
     apart = {label: own[-max(1, int(len(own) * share)) :] for label, own in by_label.items() if len(own) > 1}
     if held_out:
         apart[HELD_OUT] = [episode for own in apart.values() for episode in own]
-    texts = {_asked(episode) for own in apart.values() for episode in own}
-    left = [episode for episode in episodes if _asked(episode) not in texts]
+    texts = {_question(episode) for own in apart.values() for episode in own}
+    left = [episode for episode in episodes if _question(episode) not in texts]
     if held_out and not (left and texts):
         raise Stop(
             f"sft.held_out holds {len(texts)} questions out of {len(episodes)} rows and leaves {len(left)} rows.",
@@ -162,7 +162,7 @@ def train_eval_split(episodes: list[Episode], held_out: float = 0.0) -> tuple[li
     return left, apart
 
 
-def _asked(episode: Episode) -> str:
+def _question(episode: Episode) -> str:
     return same_text(episode["messages"][1]["content"])
 
 

@@ -38,6 +38,6 @@ def _by_part(instance: Player, rows: list[dict[str, Any]]) -> list[tuple[Player,
     ]
 
 
-def _build(spec: BuiltStudent, asked: list[tuple[Player, list[str]]], seed: int, out: Path) -> int:
-    tokenizer = tokenizer_of(asked)
+def _build(spec: BuiltStudent, questions: list[tuple[Player, list[str]]], seed: int, out: Path) -> int:
+    tokenizer = tokenizer_of(questions)
     return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]

@@ -27,7 +27,7 @@ from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.judgement.contents import (
     Comparison,
     Contamination,
-    Judgement,
+    VerdictContents,
     write,
 )
 from apprentice.tasks.judgement.run_models import Models, must_pay
@@ -59,14 +59,14 @@ def verdict(
         stopped: Why GRPO did not start, where the probe found nothing to learn; else empty.
     """
     evaluated = Models({name: read_episodes(context.fetch(evaluation)) for name, evaluation in evaluations.items()})
-    guarded = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
+    regression_records = {name: read_episodes(context.fetch(evaluation)) for name, evaluation in guards.items()}
     bought = context.fetch(rollouts) if rollouts else None
     checkpoint = context.fetch(trained)
     played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
     shared = Contamination(**contamination(evaluated.last, checkpoint, bought, gate.max_overlap, environment))
     counted, broke = scored(evaluated)
     episodes = Models(counted)
-    compared = compare_all(episodes, guarded) if shared.clean else {"comparisons": [], "guards": []}
+    compared = compare_all(episodes, regression_records) if shared.clean else {"comparisons": [], "guards": []}
     comparisons = [Comparison(**each) for each in compared["comparisons"]]
     reading, signs = None, []
     if has_rewards(read_log(checkpoint)):
@@ -75,7 +75,7 @@ def verdict(
         reading = settled(read_curves(read_log(checkpoint), beta, rules), over.ci if over else None)
         began = episodes.supervised or episodes.base
         signs = reward_hacking(began, episodes.last, teacher_of(bought) if bought and played else None)
-    judgement = Judgement.model_validate(
+    contents = VerdictContents.model_validate(
         {
             "models": {name: with_intervals(records) for name, records in episodes.items()},
             "broken": broke,
@@ -92,8 +92,8 @@ def verdict(
             "teacher": calibration(bought, environment) if bought and played else None,
         }
     )
-    write(context.out, judgement)
-    announce.rows("models", "Held-out evaluation", table(judgement.models))
+    write(context.out, contents)
+    announce.rows("models", "Held-out evaluation", table(contents.models))
     if broke:
         announce.warn(broke)
     if reading:

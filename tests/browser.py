@@ -34,14 +34,14 @@ class Look:
     Attributes:
         overflow: Pixels by which the page is wider than the window.
         cut: Texts of elements that reach beyond the window and cannot be scrolled to.
-        asked: Addresses that the page asked for beyond itself.
+        requests: Addresses that the page asked for beyond itself.
         broken: Pictures that did not load.
         errors: What the console said.
     """
 
     def __init__(self, browser: Any, file: Path, width: int, media: str = "screen"):
         page = browser.new_page(viewport={"width": width, "height": 900})
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.errors: list[str] = []
         page.on("request", lambda request: self._note(request.url, file))
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
@@ -68,7 +68,7 @@ class Look:
 
     def _note(self, url: str, file: Path) -> None:
         if url != file.as_uri() and not url.startswith("data:"):
-            self.asked.append(url)
+            self.requests.append(url)
 
 
 def printed(browser: Any, file: Path, to: Path) -> Path:

@@ -33,10 +33,10 @@ class Endpoint(ThreadingHTTPServer):
 
 class Answer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        request = self.rfile.read(int(self.headers["Content-Length"]))
         endpoint = self.server
         assert isinstance(endpoint, Endpoint)
-        endpoint.requests.append(json.loads(asked))
+        endpoint.requests.append(json.loads(request))
         endpoint.times.append(time.monotonic())
         turns = endpoint.turns
         turn = turns.pop(0) if len(turns) > 1 else turns[0]

@@ -96,11 +96,11 @@ class Hub(ThreadingHTTPServer):
 
     def fault(self, request: str) -> Json:
         """The fault that meets this request, counted; {} for none."""
-        told, counted = self.folder / "faults.json", self.folder / "faults.counted"
-        if not told.exists():
+        plan, counted = self.folder / "faults.json", self.folder / "faults.counted"
+        if not plan.exists():
             return {}
         with self.lock:
-            faults, written = json.loads(told.read_text()), told.stat().st_mtime_ns
+            faults, written = json.loads(plan.read_text()), plan.stat().st_mtime_ns
             counts = json.loads(counted.read_text()) if counted.exists() else {}
             if counts.get("written") != written:
                 counts = {"written": written, "seen": [0] * len(faults)}
@@ -181,14 +181,14 @@ class Repo:
         self.hub.write(self.folder / "commits" / sha, json.dumps(commit).encode())
         return sha
 
-    def create(self, asked: Json) -> None:
+    def create(self, settings: Json) -> None:
         """Makes the whole repo beside and renames it."""
         final, self.folder = self.folder, self.hub.beside()
         rules = {"path": ".gitattributes", "content": base64.b64encode(b"*.safetensors filter=lfs\n").decode()}
         sha = self.add({"id": None, "files": {}}, {"summary": "initial commit"}, [{"key": "file", "value": rules}])
-        private = bool(asked.get("private")) or asked.get("visibility") == "private"
+        private = bool(settings.get("private")) or settings.get("visibility") == "private"
         refs = {"branches": {"main": sha}, "tags": {}}
-        self.keep({"id": self.id, "private": private, "created": now(), "sdk": asked.get("sdk"), **refs})
+        self.keep({"id": self.id, "private": private, "created": now(), "sdk": settings.get("sdk"), **refs})
         final.parent.mkdir(parents=True, exist_ok=True)
         os.rename(self.folder, final)
 
@@ -225,18 +225,18 @@ class Repo:
 
     def info(self, revision: str, blobs: bool, expand: list[str] | None) -> Json:
         state, commit = self.state(), self.at(revision)
-        told = {"sha": commit["id"], "author": self.id.split("/")[0], "lastModified": commit["date"]}
-        told |= {"createdAt": state["created"], "private": state["private"], "gated": False, "disabled": False}
-        told |= {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
+        fields = {"sha": commit["id"], "author": self.id.split("/")[0], "lastModified": commit["date"]}
+        fields |= {"createdAt": state["created"], "private": state["private"], "gated": False, "disabled": False}
+        fields |= {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
         for path, file in commit["files"].items():
-            told["siblings"].append({"rfilename": path})
+            fields["siblings"].append({"rfilename": path})
             if blobs:
                 lfs = {"lfs": {**file["lfs"], "sha256": file["name"]}} if "lfs" in file else {}
-                told["siblings"][-1] |= {"blobId": file["oid"], "size": file["size"], **lfs}
+                fields["siblings"][-1] |= {"blobId": file["oid"], "size": file["size"], **lfs}
         if self.kind == "spaces":
-            told |= {"sdk": state["sdk"], "runtime": self.runtime()}
-        told = {key: value for key, value in told.items() if not expand or key in expand}
-        return {"_id": hashlib.sha1(self.id.encode()).hexdigest()[:24], "id": self.id, **told}
+            fields |= {"sdk": state["sdk"], "runtime": self.runtime()}
+        fields = {key: value for key, value in fields.items() if not expand or key in expand}
+        return {"_id": hashlib.sha1(self.id.encode()).hexdigest()[:24], "id": self.id, **fields}
 
     def tree(self, revision: str, expand: bool) -> dict[str, Json]:
         """Every file and every folder by its path."""
@@ -326,7 +326,7 @@ class Answer(BaseHTTPRequestHandler):
         if chunked:
             self.rfile.readline()
 
-    def asked(self) -> Any:
+    def json_body(self) -> Any:
         return json.loads(b"".join(self.body))
 
     def carry_out(self) -> Reply:
@@ -385,19 +385,19 @@ class Answer(BaseHTTPRequestHandler):
             case ["POST", "api", "validate-yaml"]:
                 return Reply({"errors": [], "warnings": []})
             case ["POST" | "DELETE", "api", "repos", ("create" | "delete") as do]:
-                asked = self.asked()
-                kind = asked.get("type") or "model"
+                settings = self.json_body()
+                kind = settings.get("type") or "model"
                 self.may_write(f"You don't have the rights to create a {kind} under this namespace")
-                repo = Repo(self.server, f"{kind}s", asked.get("organization") or USER, asked["name"])
-                told = {"url": f"{base}/{repo.path}", "name": repo.id, "id": repo.id}
+                repo = Repo(self.server, f"{kind}s", settings.get("organization") or USER, settings["name"])
+                info = {"url": f"{base}/{repo.path}", "name": repo.id, "id": repo.id}
                 with self.server.lock:
                     if do == "delete":
                         repo.delete()
                     elif repo.folder.exists():
-                        return Reply({"error": f"You already created this {kind} repo", **told}, 409)
+                        return Reply({"error": f"You already created this {kind} repo", **info}, 409)
                     else:
-                        repo.create(asked)
-                return Reply(told)
+                        repo.create(settings)
+                return Reply(info)
             case ["GET", "api", kind] if kind in PREFIXES:
                 files = (self.server.folder / "repos" / kind).glob(f"{self.query.get('author', '*')}/*/repo.json")
                 repos = [Repo(self.server, kind, *file.parts[-3:-1]) for file in sorted(files)]
@@ -408,7 +408,7 @@ class Answer(BaseHTTPRequestHandler):
             case ["POST", *kind, owner, name, "info", "lfs", "objects", "batch"]:
                 self.may_write()
                 repo = self.open("/".join(kind) or "models", owner, name.removesuffix(".git"))
-                objects = [{"oid": one["oid"], "size": one["size"]} for one in self.asked()["objects"]]
+                objects = [{"oid": one["oid"], "size": one["size"]} for one in self.json_body()["objects"]]
                 for one in objects:
                     if not repo.blob(one["oid"]).exists():
                         href = f"{base}/lfs/{repo.kind}/{repo.id}/{one['oid']}"
@@ -424,7 +424,7 @@ class Answer(BaseHTTPRequestHandler):
                 self.server.write(part, b"".join(self.body))
                 return Reply(headers={"ETag": f'"{part.name}"'})
             case ["POST", "lfs", kind, owner, name, oid]:  # all parts are there
-                repo, parts = Repo(self.server, kind, owner, name), self.asked()["parts"]
+                repo, parts = Repo(self.server, kind, owner, name), self.json_body()["parts"]
                 if [f'"{oid}.{one["partNumber"]}"' for one in parts] != [one["etag"] for one in parts]:
                     raise Refused(400, "One or more of the specified parts could not be found")
                 files = [repo.blob(f"{oid}.{one['partNumber']}") for one in parts]
@@ -435,7 +435,7 @@ class Answer(BaseHTTPRequestHandler):
                 return stored
             case ["POST", "lfs", kind, owner, name, oid, "verify"]:
                 blob = Repo(self.server, kind, owner, name).blob(oid)
-                if not blob.exists() or blob.stat().st_size != self.asked()["size"]:
+                if not blob.exists() or blob.stat().st_size != self.json_body()["size"]:
                     raise Refused(404, "Object does not exist on the server")
                 return Reply({})
             case ["GET" | "HEAD", ("datasets" | "spaces") as kind, owner, name, "resolve", revision, *path]:
@@ -444,22 +444,22 @@ class Answer(BaseHTTPRequestHandler):
                 return self.file(self.open("models", owner, name), revision, "/".join(path))
         raise Refused(404, f"Sorry, we can't find the page you are looking for: {self.command} {self.where}")
 
-    def api(self, repo: Repo, asked: list[str], base: str) -> Reply:
-        if asked[0] != "GET" and asked[1:2] != ["paths-info"]:
+    def api(self, repo: Repo, parts: list[str], base: str) -> Reply:
+        if parts[0] != "GET" and parts[1:2] != ["paths-info"]:
             self.may_write()
         flags = {key for key, value in self.query.items() if value.lower() in ("true", "1")}
-        match asked:
+        match parts:
             case ["GET"]:
                 return Reply(repo.info("main", "blobs" in flags, self.expand))
             case ["GET", "revision", revision]:
                 return Reply(repo.info(revision, "blobs" in flags, self.expand))
             case ["POST", "preupload", revision]:
-                files, told = repo.at(revision)["files"], []
-                for one in self.asked()["files"]:
+                files, listing = repo.at(revision)["files"], []
+                for one in self.json_body()["files"]:
                     mode = "lfs" if one["size"] > 10 * 2**20 or LARGE.fullmatch(one["path"]) else "regular"
                     old = {"oid": files[one["path"]]["name"]} if one["path"] in files else {}
-                    told.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, **old})
-                return Reply({"files": told})
+                    listing.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, **old})
+                return Reply({"files": listing})
             case ["POST", "commit", branch] if "create_pr" not in flags:
                 header, *operations = [json.loads(line) for line in b"".join(self.body).splitlines() if line]
                 sha = repo.commit(branch, header["value"], operations)
@@ -481,20 +481,22 @@ class Answer(BaseHTTPRequestHandler):
                 tree = repo.tree(revision, form.get("expand") == ["true"])
                 return Reply([tree[path] for path in form.get("paths", []) if path in tree])
             case ["GET", "refs"]:
-                state, told = repo.state(), {"converts": [], "pullRequests": []}
+                state, listing = repo.state(), {"converts": [], "pullRequests": []}
                 for kind, under in (("branches", "heads"), ("tags", "tags")):
                     refs = state[kind].items()
-                    told[kind] = [{"name": one, "ref": f"refs/{under}/{one}", "targetCommit": sha} for one, sha in refs]
-                return Reply(told)
+                    listing[kind] = [
+                        {"name": one, "ref": f"refs/{under}/{one}", "targetCommit": sha} for one, sha in refs
+                    ]
+                return Reply(listing)
             case ["POST", "tag", revision]:
-                repo.tag(self.asked()["tag"], revision)
+                repo.tag(self.json_body()["tag"], revision)
                 return Reply()
             case ["DELETE", "tag", name]:
                 repo.tag(name, None)
                 return Reply()
             case ["POST", "variables"]:  # of a Space
-                state, asked_for = repo.state(), self.asked()
-                state["variables"] = state.get("variables", {}) | {asked_for["key"]: {"value": asked_for["value"]}}
+                state, variable = repo.state(), self.json_body()
+                state["variables"] = state.get("variables", {}) | {variable["key"]: {"value": variable["value"]}}
                 repo.keep(state)
                 return Reply(state["variables"])
             case ["GET", "variables"]:
@@ -529,10 +531,10 @@ class Answer(BaseHTTPRequestHandler):
         size, etag, blob = file["size"], f'"{file["name"]}"', repo.blob(file["name"])
         headers = {"ETag": etag, "X-Repo-Commit": commit["id"], "Accept-Ranges": "bytes"}
         headers |= {"X-Linked-Size": str(size), "X-Linked-Etag": etag} if "lfs" in file else {}
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if not asked:
+        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if not byte_range:
             return Reply(headers=headers, part=(blob, 0, size))
-        first, last = asked.groups()
+        first, last = byte_range.groups()
         start = int(first) if first else max(0, size - int(last))
         end = min(size, int(last) + 1) if first and last else size
         if start >= end:
@@ -589,11 +591,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--stay", action="store_true", help="do not end when standard input does")
-    asked = parser.parse_args()
-    hub = Hub(asked.folder, asked.port)
+    arguments = parser.parse_args()
+    hub = Hub(arguments.folder, arguments.port)
     print(f"http://127.0.0.1:{hub.server_address[1]}", flush=True)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
-    if asked.stay:
+    if arguments.stay:
         threading.Event().wait()
     sys.stdin.read()
 

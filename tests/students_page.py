@@ -74,7 +74,7 @@ its repository ships a `response_template`. A model whose template shows no tool
 one of this page's: `student.chat_template: qwen2_5`. Its vocabulary must have the template's special tokens.
 """
 SPECIAL = re.compile(r"<[|｜]?[^<>\s{}'\"]{1,40}>|\[/?[A-Z_]+\]")
-ASKED = {"type": "string", "description": "What is answered."}
+ANSWER = {"type": "string", "description": "What is answered."}
 COUNT = {"type": "integer", "description": "How many."}
 TOOL = {
     "type": "function",
@@ -83,7 +83,7 @@ TOOL = {
         "description": "Answers the question.",
         "parameters": {
             "type": "object",
-            "properties": {"answer": ASKED, "count": COUNT},
+            "properties": {"answer": ANSWER, "count": COUNT},
             "required": ["answer", "count"],
         },
     },
@@ -142,9 +142,9 @@ def family(name: str, tokenizer: Any) -> Family:
 
 
 def _switches(tokenizer: Any) -> bool:
-    asked: Any = [{"role": "user", "content": "user"}]
+    messages: Any = [{"role": "user", "content": "user"}]
     off, on = (
-        tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, enable_thinking=switch)
+        tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=switch)
         for switch in (TEMPLATE_ARGUMENTS["enable_thinking"], True)
     )
     return off != on
@@ -159,10 +159,10 @@ def _any_text(tokenizer: Any) -> str:
 def _reads_back(tokenizer: Any, text: str) -> bool:
     called = {"name": "answer", "arguments": {"answer": text, "count": 7}}
     turn = turn_of(called["name"], called["arguments"])
-    asked = [{"role": "user", "content": "user"}]
-    row = training_row([*asked, turn], [TOOL])
+    messages = [{"role": "user", "content": "user"}]
+    row = training_row([*messages, turn], [TOOL])
     row["messages"] = row["messages"][:2]
-    prefix = prompt_ids(tokenizer, asked, [TOOL])
+    prefix = prompt_ids(tokenizer, messages, [TOOL])
     parsed = parse(tokenizer, row_ids(tokenizer, row)[len(prefix) :], prefix, [TOOL])
     return [call["function"] for call in parsed.get("tool_calls") or []] == [called]
 

@@ -25,12 +25,12 @@ def test_a_torn_checkpoint_that_is_written_again_is_seen_as_begun(tmp_path: Path
     checkpoint.mkdir(parents=True)
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(b"half")
-    torn = run.begun_checkpoints()
-    assert not run.begun_checkpoints() - torn
+    torn = run.started_checkpoints()
+    assert not run.started_checkpoints() - torn
     while weights.stat().st_mtime_ns <= max(at for _, at in torn):
         weights.write_bytes(b"anew")
-    [(begun, _)] = run.begun_checkpoints() - torn
-    assert begun == str(checkpoint)
+    [(path, _)] = run.started_checkpoints() - torn
+    assert path == str(checkpoint)
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ class StandIn(ThreadingHTTPServer):
         healthy: bool = True,
     ):
         self.say, self.config, self.models, self.healthy = say, config, models, healthy
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         super().__init__(("127.0.0.1", 0), Answer)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -42,10 +42,10 @@ class StandIn(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def completions(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def completions(self, request: dict[str, Any]) -> dict[str, Any]:
         """Prompt-major, as vLLM answers."""
-        self.asked.append(asked)
-        return {"choices": [self._choice(prompt) for prompt in asked["prompt"] for _ in range(asked["n"])]}
+        self.requests.append(request)
+        return {"choices": [self._choice(prompt) for prompt in request["prompt"] for _ in range(request["n"])]}
 
     def _choice(self, prompt: list[int]) -> dict[str, Any]:
         ids = self.say(prompt)
@@ -71,9 +71,9 @@ class Answer(BaseHTTPRequestHandler):
             self._give({"detail": "Not Found"}, 404)
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.path == "/v1/completions", self.path
-        self._give(self.server.completions(asked))
+        self._give(self.server.completions(request))
 
     def _give(self, answer: Any, status: int = 200) -> None:
         body = b"" if answer is None else json.dumps(answer).encode()

@@ -18,11 +18,11 @@ BLOCK = "custom-webhook/team"
 @contextmanager
 def receiver() -> Iterator[tuple[str, list[str]]]:
     """Yields its address, and the list of what it is told."""
-    told: list[str] = []
+    messages: list[str] = []
 
     class Chat(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.append(self.rfile.read(int(self.headers["content-length"])).decode())
+            messages.append(self.rfile.read(int(self.headers["content-length"])).decode())
             self.send_response(200)
             self.end_headers()
 
@@ -32,7 +32,7 @@ def receiver() -> Iterator[tuple[str, list[str]]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", told
+        yield f"http://127.0.0.1:{server.server_port}", messages
     finally:
         server.shutdown()
 

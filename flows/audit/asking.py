@@ -84,10 +84,10 @@ def _seeded(subject: Subject) -> str:
 @check("seeds.repeat", "error", "Evaluation, filter and a resumed run take other questions than were recorded.", True)
 def repeat(subject: Subject) -> CheckResult:
     assert subject.seen is not None
-    asked = [dict(zip(subject.seeds, each, strict=True)) for each in (subject.seen.questions, subject.seen.again)]
-    if found := list(differing(*asked)):
+    answers = [dict(zip(subject.seeds, each, strict=True)) for each in (subject.seen.questions, subject.seen.again)]
+    if found := list(differing(*answers)):
         said = "the same seed gave two different questions"
-        if len(set(asked[0].values()) | set(asked[1].values())) == 2 * len(subject.seeds):
+        if len(set(answers[0].values()) | set(answers[1].values())) == 2 * len(subject.seeds):
             said = f"{said}: each reset draws a new start, or counts on, whatever seed it is given"
         return failed(said, _seeded(subject), *found[:1])
     if hidden := _hidden_draw(subject):
@@ -153,13 +153,13 @@ def process(subject: Subject) -> CheckResult:
         return does_not_apply("the server was not started here, so its process cannot be started a second time")
     with _made_at(subject.elsewhere, subject) as environment:
         try:
-            asked = {seed: environment.ask(seed) for seed in subject.many}
+            questions_there = {seed: environment.ask(seed) for seed in subject.many}
         except Refused as refused:
             return passed(f"under another hash seed it refuses rather than ask something else: {refused}")
-    if found := list(differing(subject.questions, asked)):
+    if found := list(differing(subject.questions, questions_there)):
         remedy = "Draw from a list or a sorted set: the order of a set, and hash(), differ between processes."
         return failed("another process with another hash seed asks other questions", remedy, *found[:1])
-    return passed(f"a process with another hash seed asked the same {len(asked)} questions")
+    return passed(f"a process with another hash seed asked the same {len(questions_there)} questions")
 
 
 @check("seeds.load", "error", "In a busy run rollouts of one question are of several, and cannot be compared.")
@@ -167,45 +167,45 @@ def load(subject: Subject) -> CheckResult:
     if len(subject.sessions) < 2:
         return does_not_apply("the server grants one session")
     wanted = [*subject.many, *reversed(subject.many)]
-    asked = subject.at_once(lambda environment, seed: (seed, environment.ask(seed)), wanted)
-    if found := [each for pair in asked for each in differing(subject.questions, dict([pair]))]:
-        said = f"{len(found)} of {len(asked)} questions differ when {len(subject.sessions)} sessions ask at once"
+    pairs = subject.at_once(lambda environment, seed: (seed, environment.ask(seed)), wanted)
+    if found := [each for pair in pairs for each in differing(subject.questions, dict([pair]))]:
+        said = f"{len(found)} of {len(pairs)} questions differ when {len(subject.sessions)} sessions ask at once"
         return failed(said, "Use a random generator of the session's own; random.seed() is shared by all.", *found[:1])
     return passed(f"{len(subject.sessions)} sessions at once got the same questions as one alone")
 
 
 @check("seeds.windows", "warning", "Training and evaluation share questions; the shared ones are left out of training.")
 def windows(subject: Subject) -> CheckResult:
-    count = subject.extent.asked
+    count = subject.extent.samples
     if subject.recipe is None:
-        asked = _asked(subject, range(subject.seeds[0], subject.seeds[0] + count))
-        different, n = len(set(asked)), len(asked)
+        texts = _texts(subject, range(subject.seeds[0], subject.seeds[0] + count))
+        different, n = len(set(texts)), len(texts)
         found = f"{n} seeds gave {different} different questions, so there are about {_pool(different, n)}"
         few = different < DISTINCT * n
         remedy = "Use windows that have fewer questions together, or settings with more questions."
         return failed(found, remedy) if few else passed(found)
     planned = dict(subject.recipe.seed_windows())
     held_out = planned.pop("evaluate")
-    evaluated = _asked(subject, held_out.seeds()[: count // 2])
-    trained = {each for name in planned for each in _asked(subject, planned[name].seeds()[: count // 2])}
+    evaluated = _texts(subject, held_out.seeds()[: count // 2])
+    trained = {each for name in planned for each in _texts(subject, planned[name].seeds()[: count // 2])}
     shared = sum(question in trained for question in evaluated) / max(1, len(evaluated))
     found = f"{shared:.0%} of {len(evaluated)} evaluation questions are among {len(trained)} of training"
     remedy = "Make the windows smaller, or use settings with more questions."
     return failed(found, remedy) if shared > OVERLAP else passed(found)
 
 
-def _asked(subject: Subject, seeds: range) -> list[str]:
+def _texts(subject: Subject, seeds: range) -> list[str]:
     return [same_text(each) for each in subject.at_once(lambda environment, seed: environment.ask(seed), seeds)]
 
 
-def _pool(different: int, asked: int) -> str:
-    """Estimate how many questions there are, drawn evenly, when `different` of `asked` differ."""
-    if different == asked:
-        return f"{asked * (asked - 1) // 2:,} or more"
+def _pool(different: int, drawn: int) -> str:
+    """Estimate how many questions there are, drawn evenly, when `different` of `drawn` differ."""
+    if different == drawn:
+        return f"{drawn * (drawn - 1) // 2:,} or more"
     low, high = float(different), 1e9
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if middle * (1 - exp(-asked / middle)) < different else (low, middle)
+        low, high = (middle, high) if middle * (1 - exp(-drawn / middle)) < different else (low, middle)
     return f"{low:,.0f}"
 
 
@@ -214,7 +214,7 @@ def questions(subject: Subject) -> CheckResult:
     assert subject.questions
     steps = [took for session in subject.sessions for took in session.steps]
     step = min(steps, default=0.0)
-    took = sorted(subject.asked_in)
+    took = sorted(subject.reset_seconds)
     usual, slowest = median(took), took[-(len(took) // 20) - 1]
     found = (
         f"a reset takes {usual:.3g} s (median of {len(took)}; 95% within {slowest:.3g} s), a step {step:.2g} s or more"
@@ -223,7 +223,7 @@ def questions(subject: Subject) -> CheckResult:
     if not is_slow:
         return passed(found)
     remedy = "Make the questions ahead of the resets, or choose settings whose questions are made sooner."
-    longest = subject.many[subject.asked_in.index(took[-1])]
+    longest = subject.many[subject.reset_seconds.index(took[-1])]
     shown = Evidence(longest, (), f"its reset took {took[-1]:.3g} s")
     return failed(f"{found}: {mean(took) * 1000:,.0f} s for 1,000 episodes. {_costs(subject)}", remedy, shown)
 
@@ -233,7 +233,7 @@ def _costs(subject: Subject) -> str:
     episodes, at_once = EPISODES, max(1, len(subject.sessions))
     if subject.recipe is not None and (sessions := subject.recipe.training_sessions()):
         episodes, at_once = subject.recipe.training_episodes(), sessions
-    hours = mean(subject.asked_in) * episodes / 3600
+    hours = mean(subject.reset_seconds) * episodes / 3600
     return (
         f"A GRPO of {episodes:,} episodes waits {hours:.2g} h for them where the server makes one at a time, "
         f"{hours / at_once:.2g} h where it makes {at_once}"
@@ -304,9 +304,9 @@ def _undescribed(schemas: list[dict[str, Any]]) -> Iterator[str]:
 @check("schema.text", "warning", "A chat template takes the text for its own marks, or a tokenizer for unknown bytes.")
 def text(subject: Subject) -> CheckResult:
     played = [*subject.known, *subject.guessed]
-    told = [(seed, (), question) for seed, question in subject.questions.items()]
-    told += [(each.seed, each.calls, reply) for each in played for reply in each.replies]
-    for seed, calls, said in told:
+    texts = [(seed, (), question) for seed, question in subject.questions.items()]
+    texts += [(each.seed, each.calls, reply) for each in played for reply in each.replies]
+    for seed, calls, said in texts:
         odd = sorted(
             {repr(letter) for letter in said if unicodedata.category(letter) == "Cc" and letter not in "\n\t\r"}
         )
@@ -314,7 +314,7 @@ def text(subject: Subject) -> CheckResult:
             what = f"control characters {', '.join(odd)}" if odd else "marks of a chat template" if said else "no text"
             remedy = "Leave control characters and marks such as <|im_end|> out of questions and replies."
             return failed(f"a question or reply holds {what}", remedy, Evidence(seed, calls, repr(said)))
-    return passed(f"{len(told)} questions and replies are plain text")
+    return passed(f"{len(texts)} questions and replies are plain text")
 
 
 @check("schema.lengths", "warning", "Prompts fill the student's context; such questions stop a run or are left out.")
@@ -350,8 +350,8 @@ def answered(subject: Subject) -> list[AuditedEpisode]:
     return played[:LEAKS] if len({each.correct for each in played}) > 1 else []
 
 
-def _holds(told: str, answer: str | None) -> bool:
-    return re.search(rf"(?<!\w){re.escape(str(answer))}(?!\w)", told, re.IGNORECASE) is not None
+def _holds(said: str, answer: str | None) -> bool:
+    return re.search(rf"(?<!\w){re.escape(str(answer))}(?!\w)", said, re.IGNORECASE) is not None
 
 
 NO_ANSWERS = "the environment names no answer (`correct`) to look for, or too few different ones"
@@ -382,8 +382,8 @@ def in_replies(subject: Subject) -> CheckResult:
         for each in played:
             move = replayed(calls[each.seed] if calls else [_misfit(subject)])
             tried = play(subject.fresh(), each.seed, move)
-            told = tried.replies[:-1] if tried.ended else tried.replies
-            if any(_holds(reply, each.correct) for reply in told):
+            replies = tried.replies[:-1] if tried.ended else tried.replies
+            if any(_holds(reply, each.correct) for reply in replies):
                 found.append(tried)
         if len(found) == len(played):
             remedy = "Leave the answer out of replies and error messages; `correct` has it once the episode is over."

@@ -38,7 +38,7 @@ def audited(url: str, named: str) -> Report | str:
         return f"{name} has settings without a default, which a manifest does not give: {invalid.error_count()}"
     except Stop as stop:
         return str(stop)
-    return audit(Subject(server, spec, Needs(0, 0, 4), extent=Extent(seeds=12, asked=300, seconds=2.0)))
+    return audit(Subject(server, spec, Needs(0, 0, 4), extent=Extent(seeds=12, samples=300, seconds=2.0)))
 
 
 class AuditGrader:
@@ -62,20 +62,20 @@ class AuditGrader:
 
     def run(self, subject: Any) -> Any:
         """Return the `CheckResult`: failed if any of its checks is, skipped if none applies."""
-        begun = perf_counter()
+        start = perf_counter()
         if subject.running is None:
-            return self._result("skip", begun, ["the audit plays the package's server, and none runs"])
+            return self._result("skip", start, ["the audit plays the package's server, and none runs"])
         report = audited(subject.running.base_url, subject.manifest.name)
         if isinstance(report, str):
-            return self._result("skip", begun, [report])
+            return self._result("skip", start, [report])
         own = [each for each in report.findings if each.check in self.checks]
         wrong = [each for each in report.findings if each.status == "failed" and (each in own or each.check in FIRST)]
         made = [each for each in own if each.status != "does not apply"]
         status = "fail" if wrong else "pass" if made else "skip"
-        return self._result(status, begun, list(_lines(wrong or own)), own, wrong)
+        return self._result(status, start, list(_lines(wrong or own)), own, wrong)
 
     def _result(
-        self, status: str, begun: float, evidence: list[str], own: list[Finding] | None = None, wrong: Any = ()
+        self, status: str, start: float, evidence: list[str], own: list[Finding] | None = None, wrong: Any = ()
     ) -> Any:
         report, types = import_module("openenv.validation.report"), import_module("openenv.validation.types")
         return report.CheckResult(
@@ -84,7 +84,7 @@ class AuditGrader:
             measured={each.check: each.status for each in own or ()},
             evidence=evidence,
             remediation=" ".join(each.remedy for each in wrong) or None,
-            duration_s=perf_counter() - begun,
+            duration_s=perf_counter() - start,
         )
 
 

@@ -69,8 +69,8 @@ def interleaved(subject: Subject) -> CheckResult:
                 if place < len(each.calls) and not episode.done:
                     take(episode, each.calls[place])
         for episode, alone in zip(episodes, (one, other), strict=True):
-            told = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-            if (episode.reward, told) != (alone.reward, alone.replies):
+            replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
+            if (episode.reward, replies) != (alone.reward, alone.replies):
                 said = f"beside another session the reward is {episode.reward}, alone {alone.reward}"
                 beside = Evidence(other.seed if alone is one else one.seed, (), "played meanwhile in another session")
                 return failed(said, SHARED, alone.evidence(), beside)
@@ -272,8 +272,8 @@ def capacity(subject: Subject) -> CheckResult:
 def growth(subject: Subject) -> CheckResult:
     environment, played = subject.players[0], subject.known
     took: list[float] = []
-    begun, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds
-    for each in islice(cycle(played), subject.extent.asked):
+    start_megabytes, until = _megabytes(subject.server.url), monotonic() + subject.extent.seconds
+    for each in islice(cycle(played), subject.extent.samples):
         before = perf_counter()
         play(environment, each.seed, replayed(each.calls))
         took.append(perf_counter() - before)
@@ -287,10 +287,10 @@ def growth(subject: Subject) -> CheckResult:
     found = f"an episode took {parts[0]:.1f} ms at first and {parts[3]:.1f} ms after {len(took)}"
     if sorted(parts) == parts and parts[3] > SLOWER * parts[0] + 2.0:
         return failed(found, "Keep no list of all episodes.")
-    if begun is None or (ended := _megabytes(subject.server.url)) is None:
+    if start_megabytes is None or (ended := _megabytes(subject.server.url)) is None:
         return passed(f"{found}; the memory of a server that runs elsewhere is not known")
-    grown = (ended - begun) * 1000 / len(took)
-    if grown > MEGABYTES and ended - begun > MEGABYTES / 3:
+    grown = (ended - start_megabytes) * 1000 / len(took)
+    if grown > MEGABYTES and ended - start_megabytes > MEGABYTES / 3:
         return failed(f"the server's memory grows by {grown:.0f} MB in 1,000 episodes", "Let go of ended episodes.")
     return passed(f"{found}; memory grew by {max(grown, 0):.0f} MB in 1,000 episodes")
 

@@ -151,7 +151,7 @@ class Extent(NamedTuple):
 
     seeds: int = 24
     """Questions of a check that plays them."""
-    asked: int = 1000
+    samples: int = 1000
     """Seeds whose question is requested, and episodes over which time and memory are measured."""
     seconds: float = 5.0
     """Of a check that plays many episodes: it plays as many as it can begin."""
@@ -176,20 +176,20 @@ class Recorded(Session):
         self.replies: list[Reply] = []
 
     def reset(self, **question: Any) -> Reply:
-        begun = perf_counter()
+        start = perf_counter()
         self.replies = [super().reset(**question)]
-        self.resets.append(perf_counter() - begun)
+        self.resets.append(perf_counter() - start)
         return self.replies[0]
 
     def step(self, action: dict[str, Any]) -> Reply:
-        begun = perf_counter()
+        start = perf_counter()
         try:
             self.replies.append(super().step(action))
         except ActionRefused:
             self.refused += 1
             raise
         finally:
-            self.steps.append(perf_counter() - begun)
+            self.steps.append(perf_counter() - start)
         return self.replies[-1]
 
     @property
@@ -328,7 +328,7 @@ class Subject:
     is_full: bool = False
     """Whether the server refused the session after `granted`."""
     seen: AuditReply | None = None
-    asked_in: list[float] = field(default_factory=list)
+    reset_seconds: list[float] = field(default_factory=list)
     """Seconds of the reset of each of `questions`, one after the other."""
 
     @cached_property
@@ -348,16 +348,16 @@ class Subject:
         """
         took = median([each for session in self.sessions for each in session.resets] or [0.0])
         count = min(self.extent.seeds, max(FEWEST, int(self.extent.seconds / 4 / max(took, 1e-6))))
-        asked: dict[int, str] = {}
+        found: dict[int, str] = {}
         for place in range(count):
             try:
-                asked[self.seeds[0] + place] = self.question(self.seeds[0] + place)
+                found[self.seeds[0] + place] = self.question(self.seeds[0] + place)
             except Refused:
-                if not asked:
+                if not found:
                     raise
                 break
-            self.asked_in.append(self.sessions[0].resets[-1])
-        return asked
+            self.reset_seconds.append(self.sessions[0].resets[-1])
+        return found
 
     def fresh(self, place: int = 0) -> Player:
         """Return an environment on a new connection."""

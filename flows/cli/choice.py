@@ -208,7 +208,7 @@ def in_recipe(recipe: Recipe, name: str) -> tuple[EnvironmentSpec, EnvironmentSe
 
     Raises Stop if the recipe has no environment of that name.
     """
-    for spec in (recipe.environment, *(guard.environment for guard in recipe.guards)):
+    for spec in (recipe.environment, *(regression.environment for regression in recipe.guards)):
         if spec.name == name:
             return spec, recipe.server_of(name)
     for part in recipe.environment.mixed.values():

@@ -33,7 +33,7 @@ from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_track
 from apprentice.tasks.reporting.announce import console, duration_text
 from apprentice.tasks.reporting.errors import Stop
 
-BEGUN = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
+STARTED_STATES = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
 COMMAND = "a command"
 PROCESS = re.compile(r"[\w.-]+:\d+")
@@ -79,7 +79,7 @@ def status(hours: float) -> dict[str, Rows]:
 def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
     """Return runs that have started, wait, or are scheduled within the next hour."""
     soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
-    return _newest_first([*_runs(client, BEGUN), *_runs(client, [StateType.SCHEDULED], soon)])
+    return _newest_first([*_runs(client, STARTED_STATES), *_runs(client, [StateType.SCHEDULED], soon)])
 
 
 def _runs(

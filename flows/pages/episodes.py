@@ -33,12 +33,14 @@ class EpisodeSource(NamedTuple):
     """One file of episodes."""
 
     model: str
-    asked: str
+    question_set: str
     """The set of questions: models of the same set are shown side by side."""
     path: Path
-    examined: frozenset[str] = frozenset()
+    evaluation_texts: frozenset[str] = frozenset()
     """Normalized questions of the evaluation, which the filter drops from rollouts."""
-    slices: Slices = lambda _, line: [f"{trait} {kind}" for trait, kind in json.loads(line.get("traits", "{}")).items()]
+    slices: Slices = lambda _, line: [
+        f"{slice_name} {kind}" for slice_name, kind in json.loads(line.get("traits", "{}")).items()
+    ]
 
 
 class Words:
@@ -75,7 +77,7 @@ class Reader:
         else:
             place, sample = number, 0
             turns = sum(message["role"] == "assistant" for message in read["messages"])
-            kind = why_dropped(read, of.examined) or KEPT
+            kind = why_dropped(read, of.evaluation_texts) or KEPT
         slices = [self.slices.number(each) for each in of.slices(place, read)]
         tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
         reward = 1.0 if is_right(read["reward"]) else read["reward"]  # the page compares it with 1
@@ -83,7 +85,7 @@ class Reader:
 
     def head(self) -> dict[str, Any]:
         """The words that rows name by number."""
-        sources = [[each.model, each.asked] for each in self.sources]
+        sources = [[each.model, each.question_set] for each in self.sources]
         return {"sources": sources, "kinds": [*self.kinds], "slices": [*self.slices]}
 
 
@@ -120,8 +122,10 @@ def embedded(sources: list[EpisodeSource], first: set[int], budget: int = BUDGET
                 else:
                     rows.append(row)
                     lines.append(line)
-    asked = sources[0].asked
-    order = sorted(range(len(rows)), key=lambda n: not (sources[rows[n][0]].asked == asked and rows[n][1] in first))
+    question_set = sources[0].question_set
+    order = sorted(
+        range(len(rows)), key=lambda n: not (sources[rows[n][0]].question_set == question_set and rows[n][1] in first)
+    )
     transcripts: list[Any] = [None] * len(rows)
     for number in order:
         shown = transcript(lines[number])

@@ -41,10 +41,10 @@ from apprentice.tasks.judgement.contents import (
     Contamination,
     Curves,
     GateDecision,
-    Judgement,
     Rates,
     RegressionEvaluation,
     TeacherRates,
+    VerdictContents,
 )
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points, visible
 from apprentice.tasks.training.reporters import as_table
@@ -70,10 +70,10 @@ def closing_lines(report: dict[str, Any]) -> str:
     The folder of the page follows in its own line, for scripts.
     """
     warnings, ended = report["warnings"], report["ending"]
-    told = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
+    lines = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
     return "\n\n".join(
         [
-            *(["\n".join([told[0], "", *told[1:]])] if warnings else []),
+            *(["\n".join([lines[0], "", *lines[1:]])] if warnings else []),
             f"**{ended['headline']}** {ended['reasons']}",
             ended["next"],
             f"Cost: {_cost(report)}. Duration: {_duration(report['stages'])}. The page is report.html in",
@@ -83,33 +83,33 @@ def closing_lines(report: dict[str, Any]) -> str:
 
 def view_of(report: dict[str, Any]) -> dict[str, Any]:
     """What the page says of a run beyond its figures. `report`: as report.json has it."""
-    judgement, decision = Judgement.model_validate(report), GateDecision.model_validate(report["gate"])
+    verdict, decision = VerdictContents.model_validate(report), GateDecision.model_validate(report["gate"])
     return {
-        "last": judgement.models.last_name,
-        "rate_rows": rate_rows(judgement.models, judgement.teacher),
-        "model_rows": table(judgement.models),
-        "rates": rates_of(judgement.models),
-        "pass_rows": pass_rows(judgement.models),
-        "weakness": _weakness(judgement, report["kinds_of_failure"]),
+        "last": verdict.models.last_name,
+        "rate_rows": rate_rows(verdict.models, verdict.teacher),
+        "model_rows": table(verdict.models),
+        "rates": rates_of(verdict.models),
+        "pass_rows": pass_rows(verdict.models),
+        "weakness": _weakness(verdict, report["kinds_of_failure"]),
         "decision": decision,
         "standing": _standing(report, decision),
         "cost": _cost(report),
         "duration": _duration(report["stages"]),
-        "contaminated_by": "" if judgement.contamination.clean else unclean(judgement.contamination),
-        "contamination_line": _contamination(judgement.contamination),
-        "power": _power(judgement),
-        "comparison_rows": comparison_rows(judgement.comparisons),
+        "contaminated_by": "" if verdict.contamination.clean else unclean(verdict.contamination),
+        "contamination_line": _contamination(verdict.contamination),
+        "power": _power(verdict),
+        "comparison_rows": comparison_rows(verdict.comparisons),
         "difference_rows": [
             row | {"from": as_title(each.from_), "to": as_title(each.to)}
-            for row, each in zip(comparison_rows(judgement.comparisons), judgement.comparisons, strict=True)
+            for row, each in zip(comparison_rows(verdict.comparisons), verdict.comparisons, strict=True)
         ],
-        "guard_rows": guard_rows(judgement.guards),
-        "guards_at_zero": ", ".join(each.guard for each in judgement.guards if not each.before.accuracy),
+        "guard_rows": regression_rows(verdict.guards),
+        "guards_at_zero": ", ".join(each.guard for each in verdict.guards if not each.before.accuracy),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
-        "reward_line": _reward_line(judgement.curves),
+        "reward_line": _reward_line(verdict.curves),
         "drawings": {
-            stage: [curve_of(drawn, _says(judgement.curves, drawn)) for drawn in of_it]
+            stage: [curve_of(drawn, _says(verdict.curves, drawn)) for drawn in of_it]
             for stage, of_it in report["curves"].items()
         },
         "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
@@ -126,7 +126,7 @@ def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:
     ]
 
 
-def guard_rows(guards: list[RegressionEvaluation]) -> list[dict[str, str]]:
+def regression_rows(regressions: list[RegressionEvaluation]) -> list[dict[str, str]]:
     return [
         {
             "guard rail": each.guard,
@@ -135,7 +135,7 @@ def guard_rows(guards: list[RegressionEvaluation]) -> list[dict[str, str]]:
             "after": percent(each.after.accuracy, each.after.ci),
             **difference_cells(each),
         }
-        for each in guards
+        for each in regressions
     ]
 
 
@@ -163,11 +163,11 @@ def rate_rows(models: Mapping[str, Rates], teacher: TeacherRates | None) -> list
     return rows
 
 
-def _weakness(judgement: Judgement, failures: list[dict[str, Any]]) -> dict[str, Any]:
+def _weakness(verdict: VerdictContents, failures: list[dict[str, Any]]) -> dict[str, Any]:
     """What the last model gets wrong, in a few figures: episodes by kind, and the slice that lies surely below all."""
-    model, found = judgement.models.last_name, judgement.models.last
+    model, found = verdict.models.last_name, verdict.models.last
     kinds = [(row["kind"], row["models"][model]) for row in failures if row["models"][model]]
-    below = [row for row in judgement.slices if row.models.last.ci[1] < found.accuracy]
+    below = [row for row in verdict.slices if row.models.last.ci[1] < found.accuracy]
     return {
         "model": as_title(model),
         "episodes": found.n * found.samples,
@@ -223,13 +223,13 @@ def _contamination(found: Contamination) -> str:
     )
 
 
-def _power(judgement: Judgement) -> str:
+def _power(verdict: VerdictContents) -> str:
     """How many questions show a difference of five points; empty where nothing was compared."""
-    needed = judgement.comparisons[-1].questions_for_5_points if judgement.comparisons else None
+    needed = verdict.comparisons[-1].questions_for_5_points if verdict.comparisons else None
     if needed is None:
         return ""
-    asked = judgement.models.last.n
-    return f"Power: {needed} questions show a difference of 5 points four times in five; {asked} were asked."
+    evaluated = verdict.models.last.n
+    return f"Power: {needed} questions show a difference of 5 points four times in five; {evaluated} were asked."
 
 
 def _reward_line(read: Curves | None) -> str:

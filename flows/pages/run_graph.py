@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from apprentice.tasks.engine.stage import Drawn
-from apprentice.tasks.questions import ASKED, PROBED
+from apprentice.tasks.questions import PROBED, QUESTIONS_BOX
 
 WIDE, HIGH = 86, 46
 LYING, UPRIGHT = (142, 62), (116, 76)
@@ -62,7 +62,7 @@ def run_graph(
         ran = logged[name]
         cached, runs = sum(each["state"] == "cached" for each in ran), max(len(ran), 1)
         cached = cached if ran else runs  # made by an earlier run
-        title = name + (f" ×{runs}" if runs > 1 and name != ASKED.box else "")
+        title = name + (f" ×{runs}" if runs > 1 and name != QUESTIONS_BOX.box else "")
         found[name] = Box(title, sum(each["seconds"] for each in ran), runs, cached, layers[name], beside)
     arrows = [
         (source, to, *_carried(source, drawn.get(source), group_of, lineage))
@@ -106,8 +106,8 @@ def _groups(lineage: list[dict[str, Any]], boxes: Mapping[str, Drawn]) -> dict[s
     stage_of = {row["revision"]: row["stage"] for row in lineage}
     groups = {}
     for row in lineage:
-        asked = stage_of.get(row["inputs"].get("questions", ""), "")
-        probes = row["stage"] == "evaluate" and asked == "probe_questions"
+        question_stage = stage_of.get(row["inputs"].get("questions", ""), "")
+        probes = row["stage"] == "evaluate" and question_stage == "probe_questions"
         groups[row["revision"]] = (PROBED if probes else boxes.get(row["stage"], Drawn(row["stage"]))).box
     return groups
 

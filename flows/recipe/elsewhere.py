@@ -28,7 +28,7 @@ def elsewhere(recipe: Recipe) -> dict[str, Any]:
             f"There is no file or folder {Path(rows.path).absolute()}, and a dataset of the Hub has a commit.",
             "Check collect.dataset.path, or add its `revision`.",
         )
-    specs = {f"guards.{index}.environment": guard.environment for index, guard in enumerate(recipe.guards)}
+    specs = {f"guards.{index}.environment": regression.environment for index, regression in enumerate(recipe.guards)}
     specs["environment"] = recipe.environment
     for where, value in [*_texts(whole), *(each for at, spec in specs.items() for each in _path_settings(at, spec))]:
         if not os.path.isabs(value):

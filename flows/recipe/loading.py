@@ -361,8 +361,8 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
 
 def _find_environments(recipe: dict[str, Any], folder: Path) -> None:
     """Make the paths of environments those from here, and not from the recipe's folder."""
-    guards = recipe.get("guards")
-    for section in (recipe, *(guards if isinstance(guards, list) else [])):
+    regressions = recipe.get("guards")
+    for section in (recipe, *(regressions if isinstance(regressions, list) else [])):
         environment = section.get("environment") if isinstance(section, dict) else None
         if isinstance(environment, dict) and isinstance(path := environment.get("path"), str):
             with suppress(ValueError):  # the field itself says what is wrong

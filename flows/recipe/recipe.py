@@ -13,7 +13,15 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
-from apprentice.flows.recipe.sections import SHIFT, GuardSpec, ImproveSpec, RoundSpec, StoreSpec, WindowSpecs, levels_of
+from apprentice.flows.recipe.sections import (
+    SHIFT,
+    ImproveSpec,
+    RegressionSpec,
+    RoundSpec,
+    StoreSpec,
+    WindowSpecs,
+    levels_of,
+)
 from apprentice.flows.recipe.windows import BLOCK, seed_windows
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
@@ -85,7 +93,7 @@ class Recipe(BaseModel):
     dpo: DpoSpec | None = None
     """Off by default. Train further on the pairs that GRPO leaves behind; needs `grpo.keep_groups`."""
     evaluate: EvaluateSpec = EvaluateSpec()
-    guards: list[GuardSpec] = []
+    guards: list[RegressionSpec] = []
     gate: GateSpec = GateSpec()
     improve: ImproveSpec = ImproveSpec()
     round: RoundSpec | None = None
@@ -154,31 +162,31 @@ class Recipe(BaseModel):
 
     def server_of(self, environment: str) -> EnvironmentServer:
         """Return an environment's server: the recipe's own, or that of a regression evaluation elsewhere."""
-        if environment in (self.environment.name, *(rung.name for rung in self.rungs())):
+        if environment in (self.environment.name, *(level.name for level in self.level_environments())):
             return self.server
-        return next(guard.server for guard in self.guards if guard.environment.name == environment)
+        return next(regression.server for regression in self.guards if regression.environment.name == environment)
 
     def mixed_in(self, environment: str) -> list[str]:
         """Return the names of the environments in mixtures of that name; empty if it is not a mixture."""
-        specs = [self.environment, *self.rungs(), *(guard.environment for guard in self.guards)]
+        specs = [self.environment, *self.level_environments(), *(regression.environment for regression in self.guards)]
         return sorted({part.name for spec in specs if spec.name == environment for part in spec.mixed.values()})
 
-    def rungs(self) -> list[EnvironmentSpec]:
+    def level_environments(self) -> list[EnvironmentSpec]:
         """Return the environment with the settings of each difficulty level of GRPO; empty without levels.
 
         For a curriculum it is one: the mixture of all levels.
         """
         own = self.environment.model_dump(exclude={"version", "code"})
-        ladder = self.grpo.auto_difficulty if self.grpo else []
+        levels = self.grpo.auto_difficulty if self.grpo else []
         curriculum = self.grpo.curriculum if self.grpo else None
-        if curriculum and (ladder or curriculum.levels):
-            digits = len(str(len(ladder)))
-            name, rungs = own["name"], {f"rung-{n:0{digits}}": each for n, each in enumerate(ladder, 1)}
+        if curriculum and (levels or curriculum.levels):
+            digits = len(str(len(levels)))
+            name, settings_by_label = own["name"], {f"rung-{n:0{digits}}": each for n, each in enumerate(levels, 1)}
             if curriculum.levels:
-                name, rungs = "reasoning_gym", levels_of(curriculum, self._played())
-            parts = {label: {"name": name, "settings": settings} for label, settings in rungs.items()}
+                name, settings_by_label = "reasoning_gym", levels_of(curriculum, self._played())
+            parts = {label: {"name": name, "settings": settings} for label, settings in settings_by_label.items()}
             return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=self.environment.revision)]
-        return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in ladder]
+        return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in levels]
 
     def _played(self) -> list[EnvironmentSpec]:
         """Return the environment, or those of a mixture."""
@@ -257,17 +265,17 @@ class Recipe(BaseModel):
         specs = [self.training(name) for name in (self.trains_on if names is None else names)]
         return max((spec.sessions() * spec.processes for spec in specs if spec), default=0)
 
-    def round_of(self, plan: RoundSpec | None, rung: int = 0) -> "Recipe":
+    def round_of(self, plan: RoundSpec | None, level: int = 0) -> "Recipe":
         """Return the recipe of a round; of round 0, without a plan, with the first level. Raises Stop without seeds.
 
         Args:
             plan: What the round knows of the rounds before.
-            rung: Index in `improve.ladder` of the round's difficulty level; ignored without levels.
+            level: Index in `improve.ladder` of the round's difficulty level; ignored without levels.
         """
         changed: dict[str, Any] = {}
         if self.improve.ladder:
             own = self.environment.model_dump(exclude={"version", "code"})
-            changed["environment"] = own | {"settings": self.improve.ladder[rung]}
+            changed["environment"] = own | {"settings": self.improve.ladder[level]}
         if plan is not None:
             if plan.number >= (lasts := self.rounds_that_fit()):
                 raise Stop(
@@ -286,7 +294,7 @@ class Recipe(BaseModel):
     def rounds_that_fit(self) -> int:
         """Return how many rounds the seed windows last, the first training included."""
         windows = {purpose: window for purpose, window in self.seed_windows()}
-        others = [LONG_RUN, *(self.guard_window(index).start for index in range(len(self.guards)))]
+        others = [LONG_RUN, *(self.regression_window(index).start for index in range(len(self.guards)))]
         fits = []
         for purpose, window in windows.items():
             ends = [each.start for name, each in windows.items() if name != purpose] + others
@@ -330,53 +338,52 @@ class Recipe(BaseModel):
                 raise ValueError(f"store.hub: change name or namespace, the Hub takes no such repository: {fault}")
         return self
 
-    def guard_window(self, index: int) -> Window:
+    def regression_window(self, index: int) -> Window:
         """Return the seeds of regression evaluation `index`: twice its questions, as repeated ones are skipped."""
-        start = (len(WindowSpecs.model_fields) + index) * BLOCK
-        return Window(start=start, size=2 * self.guards[index].questions)
+        return Window(start=(len(WindowSpecs.model_fields) + index) * BLOCK, size=2 * self.guards[index].questions)
 
     @model_validator(mode="after")
-    def _guards_have_names_and_windows_of_their_own(self) -> "Recipe":
-        windows = [("guards." + guard.name, self.guard_window(index)) for index, guard in enumerate(self.guards)]
+    def _regressions_have_names_and_windows_of_their_own(self) -> "Recipe":
+        windows = [("guards." + each.name, self.regression_window(index)) for index, each in enumerate(self.guards)]
         for purpose, window in self.seed_windows():
-            for name, guarded in windows:
-                if max(window.start, guarded.start) < min(window.seeds().stop, guarded.seeds().stop):
-                    raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {guarded.start}); move it")
-        names = [guard.name for guard in self.guards]
+            for name, other in windows:
+                if max(window.start, other.start) < min(window.seeds().stop, other.seeds().stop):
+                    raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {other.start}); move it")
+        names = [regression.name for regression in self.guards]
         if len(names) != len(set(names)):
             raise ValueError(f"two guards have the same name: {', '.join(names)}")
         return self
 
     @model_validator(mode="after")
-    def _rungs_can_be_chosen_from(self) -> "Recipe":
-        ladder = self.grpo.auto_difficulty if self.grpo else []
+    def _levels_can_be_chosen_from(self) -> "Recipe":
+        levels = self.grpo.auto_difficulty if self.grpo else []
         if self.grpo and self.grpo.curriculum and self.grpo.curriculum.levels:
             if {part.name for part in self._played()} != {"reasoning_gym"}:
                 raise ValueError("grpo.curriculum: only reasoning_gym has levels; set them in grpo.auto_difficulty")
-            if ladder:
+            if levels:
                 raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both set levels; remove one")
             try:
                 levels_of(self.grpo.curriculum, self._played())
             except ValueError as error:
                 raise ValueError(f"grpo.curriculum: {error}") from None
-        for index, settings in enumerate(ladder):
+        for index, settings in enumerate(levels):
             try:
                 EnvironmentSpec(name=self.environment.name, settings=settings)
             except ValidationError as error:
                 raise ValueError(f"grpo.auto_difficulty.{index}: {error.errors()[0]['msg']}") from None
-            if settings in ladder[:index]:
+            if settings in levels[:index]:
                 raise ValueError(f"grpo.auto_difficulty.{index} repeats an earlier level")
-        if ladder and self.grpo and self.grpo.curriculum:
+        if levels and self.grpo and self.grpo.curriculum:
             if self.environment.mixed:
                 raise ValueError("grpo.curriculum: its kinds are the mixture's environments; take auto_difficulty out")
-        elif ladder and not self.probe.questions:
+        elif levels and not self.probe.questions:
             raise ValueError("grpo.auto_difficulty needs a probe to choose: set probe.questions, such as 48")
         return self
 
     def _played_where(self) -> dict[str, tuple[EnvironmentSpec, EnvironmentServer]]:
         """Return the environments of the recipe and its regression evaluations, by their server's section."""
         own = {"server": (self.environment, self.server)}
-        return own | {f"guards.{guard.name}.server": (guard.environment, guard.server) for guard in self.guards}
+        return own | {f"guards.{each.name}.server": (each.environment, each.server) for each in self.guards}
 
     @model_validator(mode="after")
     def _parts_are_of_a_mixture(self) -> "Recipe":

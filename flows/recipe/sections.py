@@ -50,7 +50,7 @@ class StoreSpec(Spec):
     the base model yourself."""
 
 
-class GuardSpec(Spec):
+class RegressionSpec(Spec):
     """A regression evaluation: another task that the student must not forget, such as another Reasoning Gym dataset."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")

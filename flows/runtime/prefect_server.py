@@ -35,7 +35,7 @@ atexit.register(_held.close)
 def begin_prefect_server() -> None:
     """Begin to start the temporary server, if one is needed: meanwhile this process imports its flow."""
     if not server_url():
-        _begun()
+        _starting()
 
 
 def start_prefect_server() -> None:
@@ -49,10 +49,10 @@ def start_prefect_server() -> None:
         return
     if server_url():  # the temporary one is already running
         return
-    begun = _begun()
+    start = _starting()
     import_module("torch")  # the stages need it, and the server takes longer to answer
     try:
-        url = f"{begun.result()}/api"
+        url = f"{start.result()}/api"
     except ServerFailed as failed:
         raise Stop(
             f"Prefect's temporary server did not start: {failed}.",
@@ -63,19 +63,19 @@ def start_prefect_server() -> None:
 
 
 @cache
-def _begun() -> Future[str]:
+def _starting() -> Future[str]:
     """The temporary server's URL, once it answers. Raises ServerFailed."""
-    begun: Future[str] = Future()
+    address: Future[str] = Future()
 
     def start() -> None:
         try:
-            begun.set_result(_held.enter_context(local_server("apprentice.flows.runtime.temporary_server")))
+            address.set_result(_held.enter_context(local_server("apprentice.flows.runtime.temporary_server")))
         except Exception as error:
-            begun.set_exception(error)
+            address.set_exception(error)
 
     # a daemon: a command that ends before the server answers does not wait for it, and the server ends with its parent
     threading.Thread(target=start, daemon=True).start()
-    return begun
+    return address
 
 
 def server_url() -> str:

@@ -198,21 +198,21 @@ def _impossible(runs: Path, why: str) -> Stop:
 def with_discovered_settings(recipe: Recipe) -> Recipe:
     """Return the recipe with complete settings of its environment, its guards and its levels. Raises Stop."""
 
-    def rungs(ladder: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in ladder]
+    def completed_levels(levels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in levels]
 
     trainings = {name: recipe.training(name) for name in recipe.trains_on}
-    guards = []
-    for guard in recipe.guards:
-        whole = completed(guard.environment, recipe.server_of(guard.environment.name))
-        guards.append(guard.model_copy(update={"environment": whole}))
+    regressions = []
+    for regression in recipe.guards:
+        whole = completed(regression.environment, recipe.server_of(regression.environment.name))
+        regressions.append(regression.model_copy(update={"environment": whole}))
     environment = completed(recipe.environment, recipe.server)
     changed = dict(
         environment=environment,
         evaluate=sampled_where_repeated(recipe.evaluate, environment),
-        **{name: spec.with_levels(rungs) for name, spec in trainings.items() if spec},
-        guards=guards,
-        improve=recipe.improve.model_copy(update={"ladder": rungs(recipe.improve.ladder)}),
+        **{name: spec.with_levels(completed_levels) for name, spec in trainings.items() if spec},
+        guards=regressions,
+        improve=recipe.improve.model_copy(update={"ladder": completed_levels(recipe.improve.ladder)}),
     )
     return recipe.model_copy(update=changed)
 
@@ -230,12 +230,12 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
     if spec.knows_all():
         return spec
     if server.url:
-        return _asked(spec, server)
+        return _from_server(spec, server)
     with environment_server(spec.name, server, sessions=1, say=announce.say) as urls:
-        return _asked(spec, server.at(*urls))
+        return _from_server(spec, server.at(*urls))
 
 
-def _asked(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
+def _from_server(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     answered = answers(server)
     if answered.status == "failed" and not answered.may_pass:
         raise Stop(f"{server.url} cannot be played: {answered.found}.", answered.remedy)

@@ -257,8 +257,8 @@ def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None
     deployment = _deployment_of(f"{kind}/{wanted.name}", pool, deploy)
     overrides = overrides_elsewhere(wanted, overrides)
     deployed = with_overrides(Recipe.model_validate(deployment.parameters["recipe"]), overrides)
-    ours, theirs = (each | {"store": None} for each in (elsewhere(wanted), deployed.as_parameters()))
-    if changed := next(_differences(ours, theirs), None):
+    wanted_fields, deployed_fields = (each | {"store": None} for each in (elsewhere(wanted), deployed.as_parameters()))
+    if changed := next(_differences(wanted_fields, deployed_fields), None):
         raise Stop(
             f"{path} differs from the deployment {kind}/{wanted.name}: {changed}.",
             f"Deploy it again ({deploy}), with or without this run's --set options.",

@@ -245,7 +245,7 @@ NAMES: dict[str, str] = {
 
 
 def compare_all(
-    episodes: dict[str, list[EvaluatedEpisode]], guarded: dict[str, list[EvaluatedEpisode]]
+    episodes: dict[str, list[EvaluatedEpisode]], regression_records: dict[str, list[EvaluatedEpisode]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Compares consecutive models on the held-out questions, and before with after in regression evaluations;
     Holm-corrected over all comparisons. What was trained beside a control is compared with it and with its start."""
@@ -256,14 +256,14 @@ def compare_all(
     for one, other in [*itertools.pairwise(names), *beyond]:
         compared = compare(episodes[one], episodes[other])
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
-    guards = []
-    for name, places in itertools.groupby(guarded, key=lambda each: each.rpartition(".")[0]):
-        pair, _ = scored({place: guarded[place] for place in places})
+    regressions = []
+    for name, places in itertools.groupby(regression_records, key=lambda each: each.rpartition(".")[0]):
+        pair, _ = scored({place: regression_records[place] for place in places})
         before, after = pair.values()
         both = {"before": rate(before), "after": rate(after)}
-        guards.append({"guard": name} | both | compare(before, after))
-    correct([*comparisons, *guards])
-    return {"comparisons": comparisons, "guards": guards}
+        regressions.append({"guard": name} | both | compare(before, after))
+    correct([*comparisons, *regressions])
+    return {"comparisons": comparisons, "guards": regressions}
 
 
 def correct(comparisons: list[dict[str, Any]]) -> None:
@@ -402,10 +402,10 @@ def contamination(
         limit: Maximum share of the questions that training may have used. There is none where the environment has so
             few questions that training and evaluation are tries of the same ones.
     """
-    examined = {same_text(record.question) for record in records}
+    evaluation_texts = {same_text(record.question) for record in records}
     seeds = {record.seed for record in records}
     learned = read_learned(checkpoint)
-    shared = {same_text(row["question"]) for row in learned} & examined
+    shared = {same_text(row["question"]) for row in learned} & evaluation_texts
     shared_seeds = seeds & {row["seed"] for row in learned}
     asked = {*seeds, *(row["seed"] for row in learned)}
     repeated = (environment.questions or 0) if environment and environment.repeats(asked) else 0
@@ -413,15 +413,15 @@ def contamination(
     with (rollouts / "rollouts.jsonl").open() if rollouts else nullcontext(()) as lines:
         for row in map(json.loads, lines):
             shared_seeds |= seeds & {row["seed"]}
-            texts |= examined & {same_text(message["content"]) for message in row["messages"][1:2]}
+            texts |= evaluation_texts & {same_text(message["content"]) for message in row["messages"][1:2]}
     return {
-        "questions": len(examined),
+        "questions": len(evaluation_texts),
         "learned_from": _counted(learned),
         "shared_with_training": len(shared),
         "shared_with_rollouts": len(texts),
         "shared_seeds": len(shared_seeds),
-        "share": len(shared) / len(examined),
+        "share": len(shared) / len(evaluation_texts),
         "limit": limit,
-        "clean": bool(repeated) or (len(shared) <= limit * len(examined) and not shared_seeds),
+        "clean": bool(repeated) or (len(shared) <= limit * len(evaluation_texts) and not shared_seeds),
         "repeated": repeated,
     }

@@ -44,9 +44,9 @@ class Signal(NamedTuple):
 
     def message(self) -> str:
         """The finding, whether the training ends, and the advice, while something can be done about it."""
-        return f"{self.told()} {self.advice}"
+        return f"{self.summary()} {self.advice}"
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The finding, and whether the training ends."""
         return self.found + (" The training ends there." if self.stopped else "")
 
@@ -113,7 +113,7 @@ def read_signals(checkpoint: Path) -> dict[str, Any]:
 
 def as_lines(kept: dict[str, Any]) -> list[str]:
     """A checkpoint's signals as sentences, and which step's weights it has if not the last one's."""
-    lines = [Signal(**signal).told() for signal in kept["signals"]]
+    lines = [Signal(**signal).summary() for signal in kept["signals"]]
     if kept.get("published_step") != kept.get("trained_steps"):
         measure = "loss" if "held_out_loss" in kept else "reward"
         score = kept[f"held_out_{measure}"]

@@ -94,7 +94,7 @@ def nearest_to_half(accuracies: Sequence[float]) -> int:
     return min(range(len(accuracies)), key=distance)
 
 
-def judgement(found: Difficulty) -> str:
+def assessment(found: Difficulty) -> str:
     """The reading as a sentence with its number, and advice."""
     others = " or ".join(f'"{each}"' for each in found.not_ruled_out)
     doubt = f"; the interval does not rule out {others}" if others else ""
@@ -138,9 +138,9 @@ def advice_on_groups(found: Difficulty, groups: Groups) -> str:
     )
 
 
-def label_differences(ladder: Sequence[dict[str, Any]]) -> list[str]:
+def label_differences(levels: Sequence[dict[str, Any]]) -> list[str]:
     """A label for each level: the settings that differ between levels, or all settings if none differ."""
-    leaves = [dict(_leaves(settings)) for settings in ladder]
+    leaves = [dict(_leaves(settings)) for settings in levels]
     names = list(dict.fromkeys(name for each in leaves for name in each))
     differ = [name for name in names if len({str(each.get(name)) for each in leaves}) > 1] or names
     return [", ".join(f"{name} {each[name]}" for name in differ if name in each) or "by default" for each in leaves]
@@ -155,7 +155,7 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
     rows = []
     for index, each in enumerate(report["rungs"]):
         mark = "→ " if index == report["chosen"] else ""
-        rung = {"rung": f"{mark}{index + 1}", "settings": each["called"]} if len(report["rungs"]) > 1 else {}
+        level = {"rung": f"{mark}{index + 1}", "settings": each["called"]} if len(report["rungs"]) > 1 else {}
         rates = {
             "n": str(each["n"]),
             "accuracy": percent(each["accuracy"], each["ci"]),
@@ -163,7 +163,7 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, str]]:
             "mean score": f"{each['mean_score']:.1%}",
             "the task is": each["reading"],
         }
-        rows.append(rung | rates)
+        rows.append(level | rates)
     return rows
 
 

@@ -15,8 +15,8 @@ from apprentice.tasks.judgement.contents import (
     Contamination,
     Diagnosis,
     GateDecision,
-    Judgement,
     RulesOfGate,
+    VerdictContents,
 )
 from apprentice.tasks.judgement.contents import read_decision as read_decision  # part of this module's interface
 from apprentice.tasks.judgement.contents import read_verdict as read_verdict
@@ -45,7 +45,7 @@ def decided_by(spec: GateSpec, allowances: dict[str, float]) -> RulesOfGate:
     return RulesOfGate(gate=spec.in_key(), guards=allowances, has_floor=True)
 
 
-def floor_of(spec: GateSpec, verdict: Judgement) -> tuple[float, str]:
+def floor_of(spec: GateSpec, verdict: VerdictContents) -> tuple[float, str]:
     """What the gate's metric must reach at least, and where that number comes from."""
     if spec.at_least is not None:
         return spec.at_least, "gate.at_least"
@@ -153,7 +153,7 @@ class Ending(NamedTuple):
         return {"state": self.state, **words, "change": self.change and self.change._asdict()}
 
 
-def ending(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any]) -> Ending:
+def ending(verdict: VerdictContents, decision: GateDecision, recipe: Mapping[str, Any]) -> Ending:
     """Read the figures of a run that is over.
 
     Args:
@@ -170,7 +170,7 @@ def ending(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any]
     )
 
 
-def state_of(verdict: Judgement, decision: GateDecision) -> State:
+def state_of(verdict: VerdictContents, decision: GateDecision) -> State:
     """How the run ended; a run that stopped early and was promoted all the same is called promoted."""
     return "promoted" if decision.promoted else "stopped early" if verdict.stopped else "not promoted"
 
@@ -217,7 +217,7 @@ def _better_of(each: Comparison) -> str:
     return f"{better} is better than {worse} by {by}, more than noise."
 
 
-def _reached(verdict: Judgement, decision: GateDecision) -> str:
+def _reached(verdict: VerdictContents, decision: GateDecision) -> str:
     model, floor = verdict.models.last, decision.floor
     low, high = model.ci["accuracy"]
     unseen = "unseen questions" if verdict.contamination.clean else "questions that training has partly seen"
@@ -247,7 +247,7 @@ def _better(decision: GateDecision) -> str:
     return f"It is not shown to be better than {baseline}: {by}."
 
 
-def _paid(verdict: Judgement) -> str:
+def _paid(verdict: VerdictContents) -> str:
     found = paid(verdict.comparisons)
     if found is None:
         return ""
@@ -272,12 +272,12 @@ def _unmet(decision: GateDecision) -> str:
     others = [rule for rule in decision.unmet if rule.id not in SAID]
     if others:
         return others[0].found
-    asked = (rule.stated.get("margin") for rule in decision.unmet if rule.id == RuleId.MARGIN)
-    margin, found = next(asked, None), decision.comparison
+    margins = (rule.stated.get("margin") for rule in decision.unmet if rule.id == RuleId.MARGIN)
+    margin, found = next(margins, None), decision.comparison
     return f"The gate asks for {margin}." if margin and found and found.ci[0] > 0 else ""
 
 
-def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any]) -> Advice | None:
+def _change(verdict: VerdictContents, decision: GateDecision, recipe: Mapping[str, Any]) -> Advice | None:
     """The first thing to change, by the main obstacle: data, floor, regression evaluations, noise, GRPO."""
     if not verdict.contamination.clean:
         return Advice("windows.evaluate.start", "", "The questions must be ones that training has not seen.")
@@ -289,7 +289,7 @@ def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any
     if decision.is_below_the_floor or verdict.stopped:
         return _to_reach_the_floor(verdict, recipe)
     if RuleId.REGRESSION in unmet:
-        return _guarded(verdict, recipe)
+        return _regression_advice(verdict, recipe)
     compared, gain = decision.comparison, paid(verdict.comparisons)
     if not decision.promoted and compared and compared.ci[0] <= 0 <= compared.ci[1]:
         needed = compared.questions_for_5_points
@@ -301,7 +301,7 @@ def _change(verdict: Judgement, decision: GateDecision, recipe: Mapping[str, Any
     return None
 
 
-def _formless(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
+def _formless(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice | None:
     """More of SFT, where its answers are seldom valid calls: nothing that comes after can mend that."""
     first, last = verdict.models.supervised, verdict.models.last
     if first is None or max(first.format_compliance, last.format_compliance) >= FORM:
@@ -310,7 +310,7 @@ def _formless(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
     return _more(recipe, "sft.epochs", why, MUCH)
 
 
-def _to_reach_the_floor(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
+def _to_reach_the_floor(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice:
     if verdict.stopped:
         harder = Advice("environment.settings", "", "A harder level leaves GRPO something to learn.")
         return harder if _mostly_right(verdict) else _more_lessons(verdict, recipe)
@@ -326,7 +326,7 @@ def _to_reach_the_floor(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice
     return _by_the_curves(verdict, recipe) or _more_lessons(verdict, recipe)
 
 
-def _more_lessons(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
+def _more_lessons(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice:
     """More passes over the rows while they are not yet learned, more rows once they are."""
     learned = verdict.token_accuracy
     if learned is not None and learned < LEARNED:
@@ -336,11 +336,11 @@ def _more_lessons(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
     return _more(recipe, "windows.collect.size", "SFT has learned its rows, and they are too few for more.")
 
 
-def _guarded(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice:
+def _regression_advice(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice:
     return _gentler(recipe, f"{verdict.models.last_name}.learning_rate", "Another skill fell by more than it may.")
 
 
-def _by_the_curves(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | None:
+def _by_the_curves(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice | None:
     """What a training that did not pay can be changed in; None where only its curves could say it, and has none."""
     gain = paid(verdict.comparisons)
     found = verdict.curves.diagnosis if verdict.curves else None
@@ -358,7 +358,7 @@ def _by_the_curves(verdict: Judgement, recipe: Mapping[str, Any]) -> Advice | No
     return _more(recipe, "grpo.max_steps", "Its reward moved no further than its noise.")
 
 
-def _mostly_right(verdict: Judgement) -> bool:
+def _mostly_right(verdict: VerdictContents) -> bool:
     return verdict.models.last.accuracy >= 0.5
 
 

@@ -213,7 +213,7 @@ class PastRound(NamedTuple):
             "kept": _players(self.node.store, kept),
             "tokens": f"{bought.get('prompt_tokens', 0) + bought.get('completion_tokens', 0):,}",
             "USD": f"{bought.get('cost_usd', 0.0):.4f}",
-            "rung": _rung(self.recipe),
+            "rung": _level(self.recipe),
             "why not": " ".join(self._reasons()),
             "model": self.release.revision[:12],
         }
@@ -295,7 +295,7 @@ def _players(store: LocalStore, kept: Node | None) -> str:
     return ", ".join(f"{count} by {player}" for player, count in counted.items())
 
 
-def _rung(recipe: dict[str, Any]) -> str:
-    ladder = (recipe.get("improve") or {}).get("ladder") or []
+def _level(recipe: dict[str, Any]) -> str:
+    levels = (recipe.get("improve") or {}).get("ladder") or []
     settings = (recipe.get("environment") or {}).get("settings")
-    return f"{ladder.index(settings) + 1} of {len(ladder)}" if settings in ladder else "–"
+    return f"{levels.index(settings) + 1} of {len(levels)}" if settings in levels else "–"

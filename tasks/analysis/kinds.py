@@ -64,7 +64,7 @@ def both_ways(episodes: dict[str, list[EvaluatedEpisode]], pairs: list[tuple[str
     return found
 
 
-def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
+def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str]) -> str | None:
     """The first reason to drop an episode, or None to keep it."""
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
@@ -78,13 +78,13 @@ def why_dropped(episode: dict[str, Any], examined: Set[str]) -> str | None:
             return found[0]
         if REASONING.search(turn.get("content") or "") or turn.get("reasoning_content"):
             return "leaked reasoning text"
-    if same_text(episode["messages"][1]["content"]) in examined:
+    if same_text(episode["messages"][1]["content"]) in evaluation_texts:
         return "stands in the evaluation set"
     return None
 
 
 MOST_KINDS = 8
-"""Maximum kinds of one trait with a row of their own; rarer kinds are combined."""
+"""Maximum kinds of one slice name with a row of their own; rarer kinds are combined."""
 OTHERS = "others"
 """Those combined."""
 FAILURES = 10
@@ -94,42 +94,46 @@ Episodes = dict[str, list[EvaluatedEpisode]]
 
 
 def slices(episodes: Episodes) -> list[dict[str, Any]]:
-    """One row per trait and kind: the number of questions, and each model's accuracy with its interval.
+    """One row per slice, a name and a kind: the number of questions, and each model's accuracy with its interval.
 
-    The traits are the environment's (terms, digits, sign, …), and the number of turns of the last model.
+    The names are the environment's (terms, digits, sign, …), and the number of turns of the last model.
     """
     values = {name: answers_of(records) for name, records in episodes.items()}
     rows = []
-    for (trait, kind), places in places_of_slices(episodes).items():
+    for (slice_name, kind), places in places_of_slices(episodes).items():
         models = {}
         for name, by_question in values.items():
             right = [by_question[place] for place in places]
             accuracy = sum(sum(samples) / len(samples) for samples in right) / len(right)
             models[name] = {"accuracy": accuracy, "ci": clustered_interval(right)}
-        rows.append({"trait": trait, "kind": kind, "n": len(places), "models": models})
+        rows.append({"trait": slice_name, "kind": kind, "n": len(places), "models": models})
     return rows
 
 
 def places_of_slices(episodes: Episodes) -> dict[tuple[str, str], list[int]]:
-    """The questions of each trait and kind, by the place of their first sample."""
-    traits = _traits(list(episodes.values())[-1])
-    return {(trait, kind): places for trait, kinds in traits.items() for kind, places in grouped(kinds).items()}
+    """The questions of each slice (its name and kind), by the place of their first sample."""
+    question_slices = _slices_that_differ(list(episodes.values())[-1])
+    return {
+        (slice_name, kind): places
+        for slice_name, kinds in question_slices.items()
+        for kind, places in grouped(kinds).items()
+    }
 
 
-def _traits(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
-    """The kind of every question for each trait that has several kinds and does not duplicate another trait. `turns` is
-    a trait only where each question has one sample."""
+def _slices_that_differ(records: list[EvaluatedEpisode]) -> dict[str, dict[int, int | str]]:
+    """The kind of every question by each slice name that has several kinds and does not duplicate another. `turns` is
+    one only where each question has one sample."""
     several = any(record.sample for record in records)
     found: dict[str, dict[int, int | str]] = {}
     for record in records:
         if record.sample == 0:
             turns = {} if several else {"turns": record.turns}
-            for trait, kind in (json.loads(record.traits) | turns).items():
-                found.setdefault(trait, {})[record.place] = kind
+            for slice_name, kind in (json.loads(record.traits) | turns).items():
+                found.setdefault(slice_name, {})[record.place] = kind
     different: dict[str, dict[int, int | str]] = {}
-    for trait, kinds in found.items():
+    for slice_name, kinds in found.items():
         if len(set(kinds.values())) > 1 and kinds not in different.values():  # a word is as long as its reverse
-            different[trait] = kinds
+            different[slice_name] = kinds
     return different
 
 
@@ -184,25 +188,25 @@ def _line(message: dict[str, Any]) -> str:
 
 
 OF_PARTS = ("environment", "dataset")
-"""The traits that tell the parts of a mixture, or of a composite dataset."""
-ASKED, RATE = "curriculum/asked/", "curriculum/rate/"
+"""The slice names that tell the parts of a mixture, or of a composite dataset."""
+QUESTIONS, RATE = "curriculum/asked/", "curriculum/rate/"
 """GRPO's metrics by kind: questions asked in a step, and the success rate as it is known after it."""
-NO_TRAITS = "others"
-"""The kind of a question that has none of the traits."""
+NO_SLICE = "others"
+"""The kind of a question that has none of the slices."""
 
 
 def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: Sequence[str]) -> dict[int, str]:
     """The slice of each question, by its seed. Raises Stop if they are all of one slice, or a tag is unknown."""
     instance = environment.make()
-    traits = {row["seed"]: _traits_of_question(instance, row["seed"], row["question"], by) for row in rows}
-    known = sorted({name for each in traits.values() for name in each})
+    question_slices = {row["seed"]: _slices_of_question(instance, row["seed"], row["question"], by) for row in rows}
+    known = sorted({name for each in question_slices.values() for name in each})
     for name in by:
         if name not in known:
             raise Stop(
                 f"grpo.curriculum.by: no question of {environment} has the tag {name!r}.",
                 f"Take one of these: {', '.join(known)}." if known else "This environment has no tags.",
             )
-    kinds = {seed: kind_of(each, by) for seed, each in traits.items()}
+    kinds = {seed: kind_of(each, by) for seed, each in question_slices.items()}
     if len(set(kinds.values())) < 2:
         raise Stop(
             f"grpo.curriculum has nothing to choose: all questions are of one slice, {next(iter(kinds.values()))}.",
@@ -212,17 +216,17 @@ def kinds_of(environment: EnvironmentSpec, rows: Iterable[dict[str, Any]], by: S
     return kinds
 
 
-def _traits_of_question(instance: Player, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
-    """A mixture's label alone where no other trait is asked for, since others may take seconds to make."""
+def _slices_of_question(instance: Player, seed: int, question: str, by: Sequence[str]) -> dict[str, int | str]:
+    """A mixture's label alone where no other slice is asked for, since others may take seconds to make."""
     label = instance.part(seed).label
     return {"environment": label} if label and not by else instance.slices(seed, question)
 
 
-def kind_of(traits: dict[str, int | str], by: Sequence[str]) -> str:
+def kind_of(question_slices: dict[str, int | str], by: Sequence[str]) -> str:
     """Such as "word_len 3", or the label of a mixture's part."""
-    names = [name for name in by or OF_PARTS if name in traits]
-    named = [str(traits[name]) if name in OF_PARTS else f"{name} {traits[name]}" for name in names]
-    return ", ".join(named) or NO_TRAITS
+    names = [name for name in by or OF_PARTS if name in question_slices]
+    named = [str(question_slices[name]) if name in OF_PARTS else f"{name} {question_slices[name]}" for name in names]
+    return ", ".join(named) or NO_SLICE
 
 
 def right_and_wrong(records: Iterable[EvaluatedEpisode], by: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -241,10 +245,10 @@ def kinds_over_time(log: Iterable[dict[str, Any]]) -> dict[str, dict[str, list[t
     without a curriculum."""
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for entry in log:
-        asked = {name.removeprefix(ASKED): value for name, value in entry.items() if name.startswith(ASKED)}
-        for kind, count in asked.items():
+        counts = {name.removeprefix(QUESTIONS): value for name, value in entry.items() if name.startswith(QUESTIONS)}
+        for kind, count in counts.items():
             of_kind = found.setdefault(kind, {"asked": [], "rate": []})
-            of_kind["asked"].append((entry["step"], count / sum(asked.values())))
+            of_kind["asked"].append((entry["step"], count / sum(counts.values())))
             of_kind["rate"].append((entry["step"], entry[RATE + kind]))
     return dict(sorted(found.items()))
 
@@ -267,8 +271,8 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
             questions[place] = place
             if len(row["messages"]) > 1:
                 questions[place] = same_text(row["messages"][1]["content"])
-                for trait, kind in instance.slices(row["seed"], row["messages"][1]["content"]).items():
-                    kinds.setdefault(trait, {})[place] = kind
+                for slice_name, kind in instance.slices(row["seed"], row["messages"][1]["content"]).items():
+                    kinds.setdefault(slice_name, {})[place] = kind
             answer = _handed_in(row["messages"])
             if row["correct"] and answer is not None:
                 same = "same text" if answer.strip() == row["correct"].strip() else "other text"
@@ -279,8 +283,8 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
         **_rate(right, questions, right),
         "compared": compared,
         "slices": [
-            {"trait": trait, "kind": kind, "n": len(places), **_rate(right, questions, places)}
-            for trait, by_place in kinds.items()
+            {"trait": slice_name, "kind": kind, "n": len(places), **_rate(right, questions, places)}
+            for slice_name, by_place in kinds.items()
             for kind, places in grouped(by_place).items()
             if len(places) < len(right)
         ],
@@ -288,13 +292,16 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
 
 
 def slices_of(row: dict[str, Any], player: Player, measured: list[dict[str, Any]]) -> list[str]:
-    """The slices among those that `calibration` measured to which one of its episodes belongs, as "trait kind"."""
+    """The slices among those that `calibration` measured to which one of its episodes belongs, as "name kind"."""
     if not _counts(row) or len(row["messages"]) < 2:
         return []
     shown = {(each["trait"], each["kind"]) for each in measured}
-    traits = player.slices(row["seed"], row["messages"][1]["content"])
-    named = ((trait, str(kind) if (trait, str(kind)) in shown else OTHERS) for trait, kind in traits.items())
-    return [f"{trait} {kind}" for trait, kind in named if (trait, kind) in shown]
+    question_slices = player.slices(row["seed"], row["messages"][1]["content"])
+    named = (
+        (slice_name, str(kind) if (slice_name, str(kind)) in shown else OTHERS)
+        for slice_name, kind in question_slices.items()
+    )
+    return [f"{slice_name} {kind}" for slice_name, kind in named if (slice_name, kind) in shown]
 
 
 def _counts(row: dict[str, Any]) -> bool:

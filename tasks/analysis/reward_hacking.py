@@ -145,8 +145,8 @@ def _length(before: Episodes, after: Episodes) -> Sign | None:
 def _slice_that_pays(before: Episodes, after: Episodes) -> Sign | None:
     kinds: dict[str, list[int]] = {}
     for at, record in enumerate(after):
-        for trait, kind in json.loads(record.traits).items():
-            kinds.setdefault(f"{trait} {kind}", []).append(at)
+        for slice_name, kind in json.loads(record.traits).items():
+            kinds.setdefault(f"{slice_name} {kind}", []).append(at)
 
     def difference(own: Iterable[int]) -> dict[str, Any]:
         places = list(own)

@@ -120,13 +120,13 @@ def _patiently(patience: float, can_do_without: bool = False) -> tenacity.Retryi
     growing = tenacity.wait_random_exponential(multiplier=0.5, max=min(30.0, patience / 4))
 
     def wait(state: tenacity.RetryCallState) -> float:
-        asked = _asked(state)
-        return min(growing(state) if asked is None else asked, seconds_left(state, patience))
+        delay = _requested_delay(state)
+        return min(growing(state) if delay is None else delay, seconds_left(state, patience))
 
     is_over = stop_after_failing_for(patience)  # from the first failure on: an upload may take long
 
     def stop(state: tenacity.RetryCallState) -> bool:
-        return is_over(state) or (can_do_without and (_asked(state) or 0.0) > patience)
+        return is_over(state) or (can_do_without and (_requested_delay(state) or 0.0) > patience)
 
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_away),
@@ -137,12 +137,12 @@ def _patiently(patience: float, can_do_without: bool = False) -> tenacity.Retryi
     )
 
 
-def _asked(state: tenacity.RetryCallState) -> float | None:
+def _requested_delay(state: tenacity.RetryCallState) -> float | None:
     """Return the seconds that the Hub asks to wait."""
-    from apprentice.tasks.artifacts.hub_http import wait_asked
+    from apprentice.tasks.artifacts.hub_http import requested_delay
 
     error = state.outcome.exception() if state.outcome else None
-    return wait_asked(error) if error else None
+    return requested_delay(error) if error else None
 
 
 def _tell(state: tenacity.RetryCallState) -> None:
@@ -150,8 +150,8 @@ def _tell(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception()
     count("retries")
     if state.attempt_number in (1, 4) or state.attempt_number % 20 == 0:
-        asked = _asked(state)
-        why = type(error).__name__ if asked is None else f"it asks to wait {asked:.0f} s"
+        delay = _requested_delay(state)
+        why = type(error).__name__ if delay is None else f"it asks to wait {delay:.0f} s"
         announce.warn(f"The Hub does not answer as it should ({why}); trying again.")
 
 

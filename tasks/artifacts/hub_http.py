@@ -32,11 +32,11 @@ class PatientClient(httpx2.Client):
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Return the answer. Raises HfHubHTTPError for 429 and 5xx, HubUnreachable after `patience` seconds."""
-        begun = monotonic()
+        start = monotonic()
         try:
             answer = super().send(request, **options)
         except httpx2.TransportError as error:
-            since = PatientClient._silent_since = PatientClient._silent_since or begun
+            since = PatientClient._silent_since = PatientClient._silent_since or start
             if monotonic() - since > self.patience:
                 raise HubUnreachable(f"nothing answers at {request.url.host}: {error}") from error
             raise
@@ -55,7 +55,7 @@ def be_patient(patience: float) -> None:
     _session().timeout = httpx2.Timeout(min(TIMEOUT, max(patience, LEAST_TIMEOUT)))
 
 
-def wait_asked(error: BaseException) -> float | None:
+def requested_delay(error: BaseException) -> float | None:
     """Return the seconds that the Hub asks to wait, by its `ratelimit` header or by Retry-After."""
     response = getattr(error, "response", None)
     if response is None:

@@ -223,7 +223,7 @@ class Lineage:
         with _as_rows(node, LEARNED):
             rows = list(map(json.loads, self._lines(node, LEARNED)))
             rows = [row | {name: row[name] for name in ("stage", "seed", "question")} for row in rows]
-        held = {each: kept.ref for kept in self._taught_by(node) for each in self.played(kept)}
+        held = {each: kept.ref for kept in self._sft_rollouts(node) for each in self.played(kept)}
         return [
             row | {"rollouts": held.get((row["seed"], row["question"]))}
             if row["stage"] == models_of_a_run()[1]
@@ -272,7 +272,7 @@ class Lineage:
             "episodes": self.episodes,
         }
 
-    def _taught_by(self, node: Node) -> Iterator[Node]:
+    def _sft_rollouts(self, node: Node) -> Iterator[Node]:
         """The kept rollouts of a model and of the models it was trained from; not of those it was compared with."""
         waiting = [node]
         while waiting:

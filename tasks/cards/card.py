@@ -129,7 +129,7 @@ def called(environment: dict[str, Any]) -> str:
     return " ".join([environment["name"], *map(str, shown(texts))])
 
 
-def taught_by(teacher: dict[str, Any]) -> str:
+def teacher_text(teacher: dict[str, Any]) -> str:
     """Who played a teacher's episodes, within a sentence."""
     return code(who_played_for_strangers(teacher | {"model": shown(teacher.get("model"))}))
 
@@ -209,7 +209,7 @@ def played_by(made: Node) -> dict[str, Any] | None:
     return next((each.settings for each in above if "teacher" in each.settings), None)
 
 
-def taught_on(made: Node) -> str:
+def trained_on(made: Node) -> str:
     """What SFT learned from, within a sentence."""
     return "conversations that were given" if made.is_of_a_dataset else "a teacher's episodes"
 
@@ -265,7 +265,7 @@ class ModelFacts(Facts):
         in_round = made.is_a(Release) and self.record.provenance.recipe.get("round")
         self.rounds = [each.row() for each in past_rounds(made.store)] if in_round else []
         self._read_student()
-        self._read_examination()
+        self._read_evaluation()
         own = ModelSource(made.named.repository, made.named.key) if self.on_hub else None
         elsewhere = self.hub_source if made.is_a(BaseStudent) else None
         self.has_weights = elsewhere is not None or any(out.glob("*.safetensors"))
@@ -290,7 +290,7 @@ class ModelFacts(Facts):
         is_on_hub = model and not Path(model).exists() and is_repository(model)
         self.hub_source = ModelSource(model, spec["revision"]) if is_on_hub else None
 
-    def _read_examination(self) -> None:
+    def _read_evaluation(self) -> None:
         """The verdict on a release, the questions that it was asked, and how its answers were drawn.
 
         These are not simply the nearest questions: GRPO may have trained on those of another difficulty.
@@ -299,10 +299,10 @@ class ModelFacts(Facts):
         folder = judged.fetch() if judged else None
         self.verdict = read_verdict(folder) if folder else None
         evaluations = evaluations_of(judged.inputs if judged else {})
-        examined = evaluations.last if evaluations else None
+        evaluation = evaluations.last if evaluations else None
         self.ending = ending(self.verdict, self.decision, {}) if self.verdict and self.decision else None
-        self.asked = examined.nearest(Questions) if examined else None
-        self.decoding = examined.settings.get("spec") if examined else None
+        self.questions = evaluation.nearest(Questions) if evaluation else None
+        self.decoding = evaluation.settings.get("spec") if evaluation else None
 
     def metadata(self) -> "ModelCardData":
         from huggingface_hub import ModelCardData
@@ -330,17 +330,17 @@ class ModelFacts(Facts):
         """The evaluation of the released model; none where training had seen more of it than was allowed."""
         from huggingface_hub import EvalResult
 
-        verdict, asked, environment = self.verdict, self.asked, self.environment
-        if verdict is None or asked is None or environment is None or not verdict.contamination.clean:
+        verdict, questions, environment = self.verdict, self.questions, self.environment
+        if verdict is None or questions is None or environment is None or not verdict.contamination.clean:
             return []
         return [
             EvalResult(
                 task_type="text-generation",
                 task_name=f"Acting in {called(environment)}",
-                dataset_type=asked.named.repository,
+                dataset_type=questions.named.repository,
                 dataset_name=called(environment),
                 dataset_config="questions",
-                dataset_revision=asked.named.key,
+                dataset_revision=questions.named.key,
                 dataset_args={"purpose": "evaluate", "environment": shown(environment)},
                 metric_type=metric,
                 metric_name=name,
@@ -364,11 +364,11 @@ def meaning_of(trained: Node, setting: str) -> str:
     return " ".join((field.description or "").split()) if field else ""
 
 
-def rung_of(trained: Node) -> dict[str, Any] | None:
+def level_of(trained: Node) -> dict[str, Any] | None:
     """The settings of GRPO's task, where they are others than those under which the student was made."""
     base, own = trained.nearest(BaseStudent), trained.settings.get("environment") or {}
-    taught = (base.settings.get("environment") if base else None) or own
-    return own["settings"] if own.get("settings") != taught.get("settings") else None
+    student_environment = (base.settings.get("environment") if base else None) or own
+    return own["settings"] if own.get("settings") != student_environment.get("settings") else None
 
 
 def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -383,8 +383,8 @@ def example_prompt(made: Node) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _question(made: Node) -> tuple[int, str]:
     """Seed and text of a question of the evaluation, or of GRPO where there is none among the nearest."""
-    asked = made.nearest(Questions)
-    if (folder := asked.fetch() if asked else None) is None:
+    questions = made.nearest(Questions)
+    if (folder := questions.fetch() if questions else None) is None:
         return 0, NO_QUESTION
     with (folder / "questions.jsonl").open() as file:
         used = [row for row in map(json.loads, file) if row["used"]]
@@ -394,19 +394,8 @@ def _question(made: Node) -> tuple[int, str]:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
-FUNCTIONS += (
-    markdown_table,
-    meaning_of,
-    pformat,
-    played_by,
-    rung_of,
-    shown,
-    table,
-    taught_by,
-    taught_on,
-    tries_of,
-    unclean,
-)
+FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, level_of, shown, table, teacher_text, trained_on)
+FUNCTIONS += (tries_of, unclean)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
 PAGES.globals |= {each.__name__: each for each in FUNCTIONS}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from apprentice.tasks.episodes.notations import THINKING, NotAConversation, calls_in, carries_loss, read_call
-from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode, Record, as_line
+from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record, as_line
 from apprentice.tasks.episodes.trl_rows import exact_messages, row_writer
 from apprentice.tasks.settings.spec import Column
 
@@ -249,10 +249,10 @@ def _messages_of(row: dict[str, Any]) -> Any:
     if "conversations" in row:
         return row["conversations"]
     if "prompt" in row and "completion" in row:
-        asked, said = row["prompt"], row["completion"]
-        asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        prompt, said = row["prompt"], row["completion"]
+        prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         said = [{"role": "assistant", "content": said}] if isinstance(said, str) else said
-        return [*asked, *said] if isinstance(asked, list) and isinstance(said, list) else asked
+        return [*prompt, *said] if isinstance(prompt, list) and isinstance(said, list) else prompt
     raise NotAConversation("messages", f"no such column; the row has {', '.join(row) or 'none'}")
 
 
@@ -272,7 +272,7 @@ def _rollout(given: dict[str, Any]) -> dict[str, Any]:
 
 def _of_inspect(sample: dict[str, Any]) -> dict[str, Any]:
     """A sample of Inspect's log: as this project recorded it, or its messages and its first score."""
-    if isinstance(stored := (sample.get("store") or {}).get(EXAMINED), dict):
+    if isinstance(stored := (sample.get("store") or {}).get(STORED_EPISODE), dict):
         own = EvaluatedEpisode.model_validate(stored)
         return {"messages": own.messages, "reward": own.reward, "seed": own.seed}
     scores = [each.get("value") for each in (sample.get("scores") or {}).values() if isinstance(each, dict)]

@@ -37,7 +37,7 @@ THOUGHT_OR_CALL = re.compile(f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<
 """Whichever begins first: a call may hold the text of a tag, and a thought that of a call."""
 THINKING = ("thinking", "reasoning", "redacted_thinking")
 """Types of a part of a message that is a thought."""
-BEGUN_BY_PROMPT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷")
+END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷")
 """The end of a thought that the prompt began, as DeepSeek-R1's template does."""
 
 
@@ -72,7 +72,7 @@ def without_thoughts(text: str) -> str:
 
 
 def _after_prompts_thought(text: str) -> str:
-    end, first = BEGUN_BY_PROMPT.search(text), THOUGHT_OR_CALL.search(text)
+    end, first = END_OF_PROMPTS_THOUGHT.search(text), THOUGHT_OR_CALL.search(text)
     if not end or (first and first.start() < end.start() and (first["thought"] or end.start() < first.end())):
         return text
     return text[end.end() :]

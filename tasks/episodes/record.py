@@ -27,7 +27,7 @@ from apprentice.tasks.reporting.lease import held
 Message = dict[str, Any]
 """A message of an episode, in OpenAI's format."""
 
-EXAMINED = "examined"
+STORED_EPISODE = "examined"
 """The key of an evaluated episode in the store of an Inspect sample."""
 
 
@@ -280,7 +280,7 @@ class Journal:
 
 @contextmanager
 def journal(
-    folder: Path, begun_with: dict[str, Any], say: Callable[[str], None], numbered_by: str = "seed"
+    folder: Path, initial_settings: dict[str, Any], say: Callable[[str], None], numbered_by: str = "seed"
 ) -> Iterator[Journal]:
     """Opens and locks the journal in `folder`. Raises Stop when it is locked or was started under other settings."""
 
@@ -288,11 +288,11 @@ def journal(
         raise Stop("Another run is playing the same episodes.", "Wait for it to end; this run then uses its result.")
 
     with held(folder / "lock", busy, say) as lease:
-        check_begun_with(folder / "settings.json", begun_with)
+        check_initial_settings(folder / "settings.json", initial_settings)
         yield Journal(folder / "episodes.jsonl", numbered_by, say, lease.check)
 
 
-def check_begun_with(path: Path, now: dict[str, Any]) -> None:
+def check_initial_settings(path: Path, now: dict[str, Any]) -> None:
     """Saves the settings at the first call. Raises Stop, with the difference, when the saved settings differ."""
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()
     if not path.exists():
@@ -300,9 +300,9 @@ def check_begun_with(path: Path, now: dict[str, Any]) -> None:
         half.write_text(json.dumps({"digest": digest, "settings": now}, indent=2, ensure_ascii=False) + "\n")
         half.replace(path)
         return
-    begun = json.loads(path.read_text())
-    if begun["digest"] != digest:
-        difference = "\n".join(f"  {line}" for line in _differences(begun["settings"], now))
+    initial = json.loads(path.read_text())
+    if initial["digest"] != digest:
+        difference = "\n".join(f"  {line}" for line in _differences(initial["settings"], now))
         raise Stop(
             f"These episodes were started under other settings:\n{difference}",
             f"Restore those settings, or remove {path.parent} to start over.",
@@ -320,10 +320,10 @@ def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
 LEARNED = "learned.jsonl"
 
 
-def write_learned(out: Path, stage: str, asked: Iterable[tuple[int, str]], before: Path | None = None) -> None:
+def write_learned(out: Path, stage: str, questions: Iterable[tuple[int, str]], before: Path | None = None) -> None:
     """Writes learned.jsonl: the rows of the initial checkpoint `before`, then these seeds and questions of `stage`."""
     rows = read_learned(before) if before else []
-    rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in asked]
+    rows += [{"stage": stage, "seed": seed, "question": question} for seed, question in questions]
     (out / LEARNED).write_bytes(b"".join(map(as_line, rows)))
 
 
@@ -334,8 +334,8 @@ class TrainedQuestions:
         self._lines = JsonLines(path)
         self._questions: dict[int, str] = dict(map(json.loads, self._lines))
 
-    def note(self, asked: Iterable[tuple[int, str]]) -> None:
-        new = {seed: text for seed, text in asked if seed not in self._questions}
+    def note(self, questions: Iterable[tuple[int, str]]) -> None:
+        new = {seed: text for seed, text in questions if seed not in self._questions}
         self._questions |= new
         self._lines.append(*map(as_line, new.items()))
 

@@ -48,9 +48,9 @@ def chat_format(tokenizer: Any) -> ChatFormat:
     key = str(tokenizer.chat_template), str(response), tokenizer.eos_token_id, len(tokenizer)
     if key not in _formats:
         read = frozenset(form for form in ("text", "mapping") if _reads(tokenizer, form))
-        asked, called = _probe("mapping" if "mapping" in read else "text")
-        call_end = _end(tokenizer, [asked, called])
-        ends = tokenizer.eos_token_id, call_end, _end(tokenizer, [asked, CLOSING])
+        question, called = _probe("mapping" if "mapping" in read else "text")
+        call_end = _end(tokenizer, [question, called])
+        ends = tokenizer.eos_token_id, call_end, _end(tokenizer, [question, CLOSING])
         _formats[key] = ChatFormat(read, call_end, tuple(dict.fromkeys(each for each in ends if each is not None)))
     return _formats[key]
 

@@ -104,9 +104,9 @@ def _chosen(path: str, splits: Splits, split: str, left: list[str], config: str 
     left = [*(name for name in splits if name not in wanted), *left]
     said = f"{config}{'split' if len(wanted) == 1 else 'splits'} {', '.join(wanted)}"
     files = sorted({file for name in wanted for file in splits[name]})
-    told = [said] if left or wanted != [TRAIN] else []
-    told += [f"not read: {', '.join(left)}"] if left else []
-    return Part(files, f" ({'; '.join(told)})" if told else "")
+    notes = [said] if left or wanted != [TRAIN] else []
+    notes += [f"not read: {', '.join(left)}"] if left else []
+    return Part(files, f" ({'; '.join(notes)})" if notes else "")
 
 
 def _examines(split: str) -> bool:

@@ -1,6 +1,6 @@
 """What the files of a judgement hold: verdict.json compares a run's models, decision.json has the gate's rules.
 
-In: the figures of the stages `verdict` and `gate`, or a folder that has one of the files. Out: `Judgement` and
+In: the figures of the stages `verdict` and `gate`, or a folder that has one of the files. Out: `VerdictContents` and
 `GateDecision`. Each file is written from its type and read by one function.
 
 Files of other versions of the code are read as well. A field that they lack has its default, and one that is unknown
@@ -171,7 +171,7 @@ class TeacherRates(Content):
     slices: list[dict[str, Any]] = []
 
 
-class Judgement(Content):
+class VerdictContents(Content):
     """verdict.json: a run's models on the same questions."""
 
     models: Models[Rates] = Models()
@@ -271,9 +271,9 @@ class GateDecision(Content):
         return self.floor is not None and not self.floor.holds
 
 
-def read_verdict(folder: Path) -> Judgement:
+def read_verdict(folder: Path) -> VerdictContents:
     """What the artifact `Verdict` in a folder holds. Raises Stop for a file that this code cannot read."""
-    return _read(folder / VERDICT, Judgement)
+    return _read(folder / VERDICT, VerdictContents)
 
 
 def read_decision(folder: Path) -> GateDecision:
@@ -292,7 +292,7 @@ def _read(file: Path, kind: type[C]) -> C:
         ) from error
 
 
-def write(folder: Path, content: Judgement | GateDecision) -> None:
+def write(folder: Path, content: VerdictContents | GateDecision) -> None:
     """Write the file of a judgement."""
-    name = VERDICT if isinstance(content, Judgement) else DECISION
+    name = VERDICT if isinstance(content, VerdictContents) else DECISION
     (folder / name).write_text(json.dumps(content.as_json(), indent=2))

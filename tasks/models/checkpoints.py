@@ -100,13 +100,13 @@ def _without_gaps(_: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def save(
-    model: Any, tokenizer: Any, to: Path, weights: dict[str, Any] | None = None, begun: Path | None = None
+    model: Any, tokenizer: Any, to: Path, weights: dict[str, Any] | None = None, initial: Path | None = None
 ) -> dict[str, Any]:
     """Writes a checkpoint; returns the fields of its artifact.
 
     Args:
         weights: The full state dict of a sharded model.
-        begun: The initial checkpoint of the training; it names the source of the model's custom code.
+        initial: The initial checkpoint of the training; it names the source of the model's custom code.
     """
     from transformers.utils import logging
 
@@ -116,7 +116,7 @@ def save(
     model.save_pretrained(to, state_dict=weights)
     tokenizer.save_pretrained(to)
     forget_the_network(to / "tokenizer_config.json")
-    source = begun and code_of(begun)
+    source = initial and code_of(initial)
     if source and any(type(each).__module__.startswith("transformers_modules.") for each in (model, tokenizer)):
         name_code(to, source)
     else:

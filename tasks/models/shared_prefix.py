@@ -122,15 +122,15 @@ class _Layer(DynamicLayer):
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.keys = self._begun(self.prefix[0], key_states)
-            self.values = self._begun(self.prefix[1], value_states)
+            self.keys = self._prefixed(self.prefix[0], key_states)
+            self.values = self._prefixed(self.prefix[1], value_states)
         begin = self._length - self._shared
         self._length += key_states.shape[-2]
         keys, values = _written(self.keys, key_states, begin), _written(self.values, value_states, begin)
         keys.layer = values.layer = self
         return keys, values
 
-    def _begun(self, prefix: Any, states: Any) -> Any:
+    def _prefixed(self, prefix: Any, states: Any) -> Any:
         """Room for all tokens; a tensor that grew would be copied at every one of them."""
         rows, heads, width, size = states.shape
         whole = states.new_zeros(rows, heads, self._length + width + self._new_tokens, size)

@@ -37,10 +37,10 @@ def build_tokenizer(environment: "EnvironmentSpec", texts: list[str]) -> Any:
     return tokenizer_of([(environment.make(), texts)])
 
 
-def tokenizer_of(asked: list[tuple[Player, list[str]]]) -> Any:
+def tokenizer_of(questions: list[tuple[Player, list[str]]]) -> Any:
     """A byte-level tokenizer without merges, with Qwen3's chat template and one added token for each fixed text span.
 
-    `asked`: the questions of each environment.
+    `questions`: the questions of each environment.
     """
     from tokenizers import AddedToken
     from trl.chat_template_utils import qwen3_chat_template
@@ -48,7 +48,7 @@ def tokenizer_of(asked: list[tuple[Player, list[str]]]) -> Any:
     tokenizer = byte_level("<|im_end|>", "<|endoftext|>")
     tokenizer.chat_template = qwen3_chat_template
     prepare_tokenizer(tokenizer)
-    spans: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, asked)]
+    spans: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, questions)]
     tokenizer.add_tokens(spans)
     return tokenizer
 
@@ -67,12 +67,12 @@ def byte_level(eos_token: str, pad_token: str, **special: str) -> Any:
     )
 
 
-def template_spans(tokenizer: Any, asked: list[tuple[Player, list[str]]]) -> list[str]:
+def template_spans(tokenizer: Any, questions: list[tuple[Player, list[str]]]) -> list[str]:
     """The text spans that every episode contains: from the rendered prompt, the tool calls, and the questions' common
     prefix and suffix."""
     spans = ["<|im_start|>assistant\n", CLOSING["content"], ", "]
     spans += ["<|im_start|>user\n<tool_response>\n", "\n</tool_response>"]
-    for environment, texts in asked:
+    for environment, texts in questions:
         spans += _spans_of(tokenizer, environment, texts)
     return list(dict.fromkeys(spans))
 
@@ -94,13 +94,13 @@ def _spans_of(tokenizer: Any, player: Player, texts: list[str]) -> list[str]:
 
 def _call_spans(function: dict[str, Any]) -> list[str]:
     """The text of a call around its arguments' values, with quotes for strings."""
-    begun = f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{'
+    call_start = f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {{'
     spans, quote = [], ""
     for index, (name, schema) in enumerate(function["parameters"]["properties"].items()):
-        before = begun if index == 0 else f"{quote}, "
+        before = call_start if index == 0 else f"{quote}, "
         quote = '"' if schema.get("type") == "string" else ""
         spans.append(f'{before}"{name}": {quote}')
-    return [*(spans or [begun]), f"{quote}}}}}\n</tool_call>"]
+    return [*(spans or [call_start]), f"{quote}}}}}\n</tool_call>"]
 
 
 def prepare_tokenizer(tokenizer: Any) -> Any:

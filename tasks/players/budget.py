@@ -64,11 +64,11 @@ class Budget:
         answer may cost more than `most`, where an endpoint's limit does not count its reasoning: the first request goes
         alone, and as much more as the dearest answer took is reserved from then on, twice that for several at once.
         """
-        asked = most
+        estimate = most
         while self._cap is not None:
             over = max(self._ratio, 1.0)
-            most = asked * over * (2.0 if over > 1.0 and self._out else 1.0)
-            if self.spent + self.held + most <= self._cap and (self._ratio or not self._out or not asked):
+            most = estimate * over * (2.0 if over > 1.0 and self._out else 1.0)
+            if self.spent + self.held + most <= self._cap and (self._ratio or not self._out or not estimate):
                 break
             if not self._out:
                 raise BudgetReached
@@ -79,8 +79,8 @@ class Budget:
         def charge(usd: float) -> None:
             nonlocal charged
             charged = usd
-            if usd and asked:
-                self._ratio = max(self._ratio, usd / asked)
+            if usd and estimate:
+                self._ratio = max(self._ratio, usd / estimate)
 
         try:
             self._move(reserved=most, out=1)

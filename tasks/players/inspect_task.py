@@ -40,7 +40,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.waiting import spawn, start
 from apprentice.tasks.episodes.episode import Episode, Message, prompt
-from apprentice.tasks.episodes.record import EXAMINED, EvaluatedEpisode
+from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.errors import Stop, broken_package
@@ -127,7 +127,7 @@ def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
             known = len(episode.messages) + 1
             await there(episode.step, _as_ours(state.output.message))
             state.messages.extend(_as_inspects(episode.messages[known:]))
-        state.store.set(EXAMINED, (await there(as_record, episode, play)).model_dump(mode="json"))
+        state.store.set(STORED_EPISODE, (await there(as_record, episode, play)).model_dump(mode="json"))
         free.append(environment)  # after an error the evaluation ends, and no sample takes it
         return state
 
@@ -137,9 +137,9 @@ def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
 @scorer(name="episode", metrics={rate: [mean(), stderr()] for rate in RATES})
 def _rates() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
-        if EXAMINED not in state.store:  # one of Inspect's limits ended it, such as --token-limit
+        if STORED_EPISODE not in state.store:  # one of Inspect's limits ended it, such as --token-limit
             raise RuntimeError("the episode did not finish, so it has no score")
-        record = EvaluatedEpisode.model_validate(state.store.get(EXAMINED))
+        record = EvaluatedEpisode.model_validate(state.store.get(STORED_EPISODE))
         values = (float(record.valid), float(record.is_right), record.score)
         return Score(value=dict(zip(RATES, values, strict=True)), explanation="; ".join(record.causes) or None)
 
@@ -202,7 +202,7 @@ def run_inspect(
             f"Inspect's evaluation of {model} did not finish: {cause[:300]}",
             f"Check that the environment's server and the model's endpoint run, then run again. Log: {log.location}",
         )
-    records = [EvaluatedEpisode.model_validate(sample.store[EXAMINED]) for sample in log.samples or []]
+    records = [EvaluatedEpisode.model_validate(sample.store[STORED_EPISODE]) for sample in log.samples or []]
     return Path(log.location), sorted(records, key=lambda each: each.place)
 
 

@@ -52,9 +52,9 @@ class Parity:
         """A new episode. Raises SessionLost."""
         return Episode(player, seed)
 
-    def tokens(self, asked: int) -> int:
+    def tokens(self, limit: int) -> int:
         """Maximum new tokens of a turn."""
-        return asked
+        return limit
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
         return prompt_ids(tokenizer, episode.messages, episode.tools)
@@ -75,7 +75,7 @@ class Tutorial(Parity):
         """A new episode. Raises SessionLost; Stop for an environment with other tools than `answer`."""
         return TutorialEpisode(player, seed)
 
-    def tokens(self, asked: int) -> int:
+    def tokens(self, limit: int) -> int:
         return TUTORIAL_TOKENS
 
     def prompt_ids(self, tokenizer: Any, episode: Episode) -> list[int]:
@@ -153,14 +153,14 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, p
     while ahead or running:
         idle = [place for place in range(len(pool.players)) if place not in running]
         starting = [(place, ahead.pop()) for place in pool.playable(idle, len(ahead))]
-        begun = pool.together(
+        started = pool.together(
             lambda n: protocol.begin(pool.players[starting[n][0]], starting[n][1].seed),  # noqa: B023
             len(starting),
         )
-        for (_, play), episode in zip(starting, begun, strict=True):
+        for (_, play), episode in zip(starting, started, strict=True):
             episode.check_question(play.question)
             episode.sample = play.sample
-        running |= {slot: (play, episode) for (slot, play), episode in zip(starting, begun, strict=True)}
+        running |= {slot: (play, episode) for (slot, play), episode in zip(starting, started, strict=True)}
         episodes = [episode for _, episode in running.values()]
         replies = policy.reply(episodes)
         pool.together(lambda n: episodes[n].step(replies[n]), len(episodes))  # noqa: B023
@@ -317,7 +317,7 @@ class LocalModel:
         )
         self._prefix = SharedPrefix(self._model, self._after_prefix)
         self._context = context_length(self._model.config)
-        self._told = False
+        self._warned = False
         self._seed = seed
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
 
@@ -351,8 +351,8 @@ class LocalModel:
 
     def _tell_if_cut(self, rooms: list[int]) -> None:
         """Says once that a prompt leaves fewer tokens than an answer may have; its answer ends with the context."""
-        if not self._told and (least := min(rooms)) < self._generation.max_new_tokens:
-            self._told = True
+        if not self._warned and (least := min(rooms)) < self._generation.max_new_tokens:
+            self._warned = True
             announce.warn(
                 f"A prompt of {self._context - least} tokens leaves {least} of {self._context} for its answer, and "
                 f"evaluate.max_new_tokens is {self._generation.max_new_tokens}. Answers end with the context."

@@ -423,9 +423,10 @@ def _as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[M
             calls = [calls] if isinstance(calls, dict) else [each for each in calls or [] if isinstance(each, dict)]
             counted = message.get("tool_calls") or []
             calls = [
-                theirs | {"id": theirs.get("id") or ours["id"]} for theirs, ours in zip(calls, counted, strict=False)
+                call | {"id": call.get("id") or kept_call["id"]}
+                for call, kept_call in zip(calls, counted, strict=False)
             ]
-            idents = {ours["id"]: theirs["id"] for theirs, ours in zip(calls, counted, strict=False)}
+            idents = {kept_call["id"]: call["id"] for call, kept_call in zip(calls, counted, strict=False)}
             given.append({"role": "assistant"} | own | ({"tool_calls": calls} if calls else {}))
         elif message["role"] == "tool" and given[-1].get("function_call") and not given[-1].get("tool_calls"):
             given.append({"role": "function", "name": message["name"], "content": message["content"]})

@@ -65,11 +65,11 @@ def rates(models: dict[str, Any], titles: dict[str, str], to: Path) -> Path:
 
 
 def rates_by_kind(rows: list[dict[str, Any]], titles: dict[str, str], to: Path) -> Path:
-    """A panel for each trait, a group of bars for each kind of question, a bar for each model with its interval."""
-    traits = list(dict.fromkeys(row["trait"] for row in rows))
-    figure, axes = _figure(len(traits))
-    for axis, trait in zip(axes, traits, strict=True):
-        kinds = [row for row in rows if row["trait"] == trait]
+    """A panel for each slice name, a group of bars for each kind, a bar for each model with its interval."""
+    slice_names = list(dict.fromkeys(row["trait"] for row in rows))
+    figure, axes = _figure(len(slice_names))
+    for axis, slice_name in zip(axes, slice_names, strict=True):
+        kinds = [row for row in rows if row["trait"] == slice_name]
         wide = 0.8 / len(titles)
         for at, (name, title) in enumerate(titles.items()):
             found = [(row["models"][name]["accuracy"], row["models"][name]["ci"]) for row in kinds]
@@ -77,7 +77,7 @@ def rates_by_kind(rows: list[dict[str, Any]], titles: dict[str, str], to: Path) 
             axis.bar(places, [value for value, _ in found], wide, yerr=_errors(found), label=title, capsize=2)
         middle = wide * (len(titles) - 1) / 2
         axis.set_xticks([place + middle for place in range(len(kinds))], [f"{row['kind']}" for row in kinds])
-        axis.set(xlabel=trait, ylim=(0, 1))
+        axis.set(xlabel=slice_name, ylim=(0, 1))
         axis.tick_params(axis="x", labelrotation=30 if len(kinds) > 4 else 0)
     axes[0].set_ylabel("right, 95% intervals")
     axes[-1].legend()

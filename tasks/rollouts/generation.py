@@ -31,10 +31,10 @@ def check_server(url: str, timeout: float) -> None:
     """Raises Stop for a server that does not answer within `timeout` seconds or lacks a required option."""
     url = url.rstrip("/")
     _wait(url, timeout)
-    served = _asked(url, "/v1/models")
+    served = _json_of(url, "/v1/models")
     if not isinstance(served, dict) or not served.get("data"):
         raise Stop(f"The server at {url} is not a vLLM server: it lists no model.", START)
-    known = _asked(url, "/server_info", {"config_format": "json"})
+    known = _json_of(url, "/server_info", {"config_format": "json"})
     config = known.get("vllm_config") if isinstance(known, dict) else None
     if not isinstance(config, dict):
         raise Stop(f"The vLLM server at {url} does not show its configuration (VLLM_SERVER_DEV_MODE).", START)
@@ -67,7 +67,7 @@ def _wait(url: str, timeout: float) -> None:
         time.sleep(PAUSE)
 
 
-def _asked(url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
+def _json_of(url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
     import httpx
 
     try:

@@ -25,7 +25,7 @@ from apprentice.tasks.rollouts.streams import Stream
 class _StepSummary(NamedTuple):
     """The rollouts of one process in a step."""
 
-    asked: list[tuple[int, str]]
+    questions: list[tuple[int, str]]
     """Seeds and questions that were trained on; empty in an evaluation."""
     played: int
     lost: int
@@ -65,7 +65,7 @@ class EnvironmentReward:
     def __init__(
         self,
         spec: RewardSettings,
-        asked: TrainedQuestions,
+        trained_questions: TrainedQuestions,
         rollouts: LiveRollouts,
         streams: Sequence[Stream] = (Stream(),),
         groups: GroupLog | None = None,
@@ -73,7 +73,7 @@ class EnvironmentReward:
         self._first, *self._rest = streams
         self.__name__ = self._first.called
         self._spec = spec
-        self._asked = asked
+        self._trained_questions = trained_questions
         self._rollouts = rollouts
         self._groups = groups
         self.played = 0
@@ -88,9 +88,9 @@ class EnvironmentReward:
         trained_on = not any(row.get("held_out", ()))
         count("episodes", len(environments))
         why = next((environment.failure for environment in lost if environment.failure), "")
-        asked = list(zip(seed, question, strict=True)) if trained_on else []
+        questions = list(zip(seed, question, strict=True)) if trained_on else []
         broke = self._rollouts.broken()
-        self._agree(_StepSummary(asked, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
+        self._agree(_StepSummary(questions, len(environments), len(lost), broke, why, self._rollouts.gave_up or ""))
         if self._groups and trained_on:
             self._groups.note(row["trainer_state"].global_step, self._rollouts)
         if "log_metric" in row:
@@ -128,7 +128,7 @@ class EnvironmentReward:
         if gave_up := next((each.gave_up for each in everyone if each.gave_up), None):
             raise SessionLost(gave_up)
         for each in everyone:
-            self._asked.note(each.asked)
+            self._trained_questions.note(each.questions)
             self.played += each.played
             self.lost += each.lost
             self.broke += each.broke
@@ -153,19 +153,19 @@ class EnvironmentReward:
 METRIC = "eval_reward"
 
 
-def split(asked: list[dict[str, Any]], number: int, before: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def split(rows: list[dict[str, Any]], number: int, before: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows to train on, and `number` rows to hold out: the last ones of the window with distinct texts.
 
     Held-out questions are new to the checkpoint `before`, and their texts are removed from training. Raises Stop when
     too few questions remain.
     """
     if not number:
-        return asked, []
+        return rows, []
     learned = {same_text(row["question"]) for row in read_learned(before)}
-    distinct = {same_text(row["question"]): row for row in asked}
+    distinct = {same_text(row["question"]): row for row in rows}
     fresh = [text for text in distinct if text not in learned]
     held = set(fresh[-number:])
-    left = [row for row in asked if same_text(row["question"]) not in held]
+    left = [row for row in rows if same_text(row["question"]) not in held]
     if len(held) < number or len(left) < number:
         raise Stop(
             f"grpo.held_out needs {number} questions of the GRPO window, which has {len(distinct)} distinct ones, "

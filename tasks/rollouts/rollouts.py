@@ -43,7 +43,7 @@ class LiveRollouts:
         self._pool = pool
         self._questions: list[str] = []
         self._seeds: list[int] = []
-        self._begun: list[asyncio.Task[Episode | None]] = []
+        self._episode_tasks: list[asyncio.Task[Episode | None]] = []
         self._running: list[Future[Any]] = []
         self.players: list[Player] = []
         self.waited_s = 0.0
@@ -93,7 +93,7 @@ class LiveRollouts:
 
     def replies(self, index: int) -> list[Message] | None:
         """The tool messages of a rollout's last turn; None when its episode has ended or is lost. Call after `wait`."""
-        episode = self._begun[index].result()
+        episode = self._episode_tasks[index].result()
         if episode is None or episode.done or self.players[index].failure:
             return None
         last = max(n for n, message in enumerate(episode.messages) if message["role"] == "assistant")
@@ -102,15 +102,15 @@ class LiveRollouts:
     def finish(self) -> int:
         """Ends the episodes that had no token left for another turn; returns how many the environment did not end. Call
         after `wait`."""
-        begun = [episode for each in self._begun if (episode := each.result()) is not None]
-        for episode in begun:
+        episodes = [episode for each in self._episode_tasks if (episode := each.result()) is not None]
+        for episode in episodes:
             episode.give_up()
-        return sum(episode.unfinished for episode in begun)
+        return sum(episode.unfinished for episode in episodes)
 
     def broken(self) -> int:
         """The number of rollouts on which the environment failed, and again on a new connection. Call after `wait`."""
-        begun = (each.result() for each in self._begun)
-        return sum(bool(episode.broken) for episode in begun if episode is not None)
+        episodes = (each.result() for each in self._episode_tasks)
+        return sum(bool(episode.broken) for episode in episodes if episode is not None)
 
     def first_group(self, size: int) -> list[dict[str, Any]]:
         """At most `size` rollouts of the first question: seed, question, messages, reward. Call after `wait`."""
@@ -120,12 +120,12 @@ class LiveRollouts:
     def played(self) -> Iterator[tuple[int, list[Message], Player]]:
         """Yield seed, messages with the prompt, and environment of each rollout that has an episode. Call after
         `wait`."""
-        for seed, begun, environment in zip(self._seeds, self._begun, self.players, strict=True):
-            if (episode := begun.result()) is not None:
+        for seed, task, environment in zip(self._seeds, self._episode_tasks, self.players, strict=True):
+            if (episode := task.result()) is not None:
                 yield seed, episode.messages, environment
 
     def _summary(self, index: int) -> dict[str, Any]:
-        episode = self._begun[index].result()
+        episode = self._episode_tasks[index].result()
         return {
             "seed": self._seeds[index],
             "question": self._questions[index],
@@ -135,11 +135,11 @@ class LiveRollouts:
 
     async def _begin_all(self) -> None:
         """Starts all episodes on the loop at once: waking it for each costs more than its work then."""
-        self._begun = [
+        self._episode_tasks = [
             asyncio.create_task(self._begin(environment, seed))
             for environment, seed in zip(self.players, self._seeds, strict=True)
         ]
-        await asyncio.gather(*self._begun)
+        await asyncio.gather(*self._episode_tasks)
 
     async def _step_all(self, messages: dict[int, Message]) -> None:
         await asyncio.gather(*(self._step(index, message) for index, message in messages.items()))
@@ -151,7 +151,7 @@ class LiveRollouts:
             return None
 
     async def _step(self, index: int, message: Message) -> None:
-        episode = await self._begun[index]
+        episode = await self._episode_tasks[index]
         if episode is None:
             return
         episode.check_question(self._questions[index])

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.analysis.kinds import ASKED, RATE
+from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.configuration import is_random
 from apprentice.tasks.rollouts.streams import Stream
@@ -53,12 +53,12 @@ class Curriculum:
         self._known = self._before = SliceEvidence(0, dict.fromkeys(self._places, 0), answers)
         self._now: list[str] = []
 
-    def take(self, trainer: Any, asked: int, count: int) -> list[dict[str, Any]]:
-        """The next `count` questions of a step that has `asked` so many."""
+    def take(self, trainer: Any, taken_before: int, count: int) -> list[dict[str, Any]]:
+        """The next `count` questions of a step, after the `taken_before` that it has taken."""
         if trainer.state.global_step // trainer.num_iterations < self._known.steps:
             self._known = self._before  # resumed between two uses of the same questions
-        self._now = self._now[:asked]
-        random = Random(f"{self._seed} {self._known.steps} {asked}")
+        self._now = self._now[:taken_before]
+        random = Random(f"{self._seed} {self._known.steps} {taken_before}")
         drawn = _drawn(self.shares(), count, random)
         before = {kind: self._known.asked[kind] + self._now.count(kind) for kind in set(drawn)}
         self._now += drawn
@@ -92,12 +92,12 @@ class Curriculum:
         for kind, *found in zip(self._now, right, wrong, strict=True):
             answers[kind] = [each + new for each, new in zip(answers[kind], found, strict=True)]
         now = {kind: self._now.count(kind) for kind in self._places}
-        asked = {kind: count + now[kind] for kind, count in self._known.asked.items()}
+        question_counts = {kind: count + now[kind] for kind, count in self._known.asked.items()}
         self._before, self._now = self._known, []
-        self._known = SliceEvidence(self._known.steps + 1, asked, answers)
+        self._known = SliceEvidence(self._known.steps + 1, question_counts, answers)
         rates = {kind: _mean(*self._posterior(kind)) for kind in self._places}
         return {
-            **{f"{ASKED}{kind}": float(count) for kind, count in now.items()},
+            **{f"{QUESTIONS}{kind}": float(count) for kind, count in now.items()},
             **{f"{RATE}{kind}": rate for kind, rate in rates.items()},
         }
 
@@ -238,15 +238,15 @@ def _is_exact(trainer: Any) -> bool:
     )
 
 
-QUESTIONS_ASKED = "refill/questions"
+QUESTION_COUNT = "refill/questions"
 """The metric of the questions that a step asked."""
 
 
 class QuestionSource(Protocol):
     """Where a step's questions come from; the same in every process, and in a resumed training."""
 
-    def take(self, trainer: Any, asked: int, count: int) -> list[dict[str, Any]]:
-        """The next `count` questions of a step that has asked `asked` so far, as dataset rows."""
+    def take(self, trainer: Any, taken_before: int, count: int) -> list[dict[str, Any]]:
+        """The next `count` questions of a step, after the `taken_before` that it has taken, as dataset rows."""
         ...
 
     def learn(self, trainer: Any, rewards: Any) -> dict[str, float]:
@@ -265,8 +265,8 @@ class InOrder:
         self._spec = spec
         self._rows = rows
 
-    def take(self, trainer: Any, asked: int, count: int) -> list[dict[str, Any]]:
-        begin = trainer.state.global_step // trainer.num_iterations * self._spec.questions_a_step + asked
+    def take(self, trainer: Any, taken_before: int, count: int) -> list[dict[str, Any]]:
+        begin = trainer.state.global_step // trainer.num_iterations * self._spec.questions_a_step + taken_before
         return [dict(self._rows[n]) for n in range(begin, begin + count)]
 
     def learn(self, trainer: Any, rewards: Any) -> dict[str, float]:
@@ -295,14 +295,14 @@ class ByRewards:
         """As many questions as should fill the step at the share of live groups so far, and no more than a batch: an
         estimate, because a round that asks too few costs another one."""
         dead, live = dead_and_live(trainer, rewards)
-        asked, groups, together = len(dead), self._spec.groups_a_step, self._spec.groups_asked_together
+        taken_before, groups, together = len(dead), self._spec.groups_a_step, self._spec.groups_together
         missing = sum(dead[:groups]) - sum(live[groups:])
         if missing <= 0:
             return []
         found, known = sum(live), sum(live) + sum(dead)
         wanted = min(-(-missing * known // found), groups) if found else groups
-        wanted = min(-(-wanted // together) * together, self._spec.questions_a_step - asked)
-        return self._repeated(self._source.take(trainer, asked, wanted)) if wanted else []
+        wanted = min(-(-wanted // together) * together, self._spec.questions_a_step - taken_before)
+        return self._repeated(self._source.take(trainer, taken_before, wanted)) if wanted else []
 
     def filled(self, trainer: Any, rewards: Any) -> list[int]:
         size = self._spec.num_generations
@@ -315,7 +315,7 @@ class ByRewards:
         dead, _ = dead_and_live(trainer, rewards)
         groups = self._spec.groups_a_step
         return learned | {
-            QUESTIONS_ASKED: float(len(dead)),
+            QUESTION_COUNT: float(len(dead)),
             "refill/dead_before": sum(dead[:groups]) / groups,
             "refill/dead_after": sum(dead[group] for group in self._groups(trainer, rewards)) / groups,
         }

@@ -257,7 +257,7 @@ class GrpoSpec(TrainerSpec):
         return self.rollouts_a_step // self.num_generations
 
     @property
-    def groups_asked_together(self) -> int:
+    def groups_together(self) -> int:
         """The smallest number of groups whose rollouts the processes share equally."""
         return self.processes // gcd(self.num_generations, self.processes)
 
@@ -265,12 +265,12 @@ class GrpoSpec(TrainerSpec):
     def questions_a_step(self) -> int:
         """The most questions that a step asks."""
         further = int(self.groups_a_step * (self.oversample - 1.0) + 1e-9)  # 1.1 - 1.0 is below 0.1 in floating point
-        return self.groups_a_step + further - further % self.groups_asked_together
+        return self.groups_a_step + further - further % self.groups_together
 
     @model_validator(mode="after")
     def _further_questions_fit(self) -> "GrpoSpec":
         if self.oversample > 1.0 and self.questions_a_step == self.groups_a_step:
-            least = 1 + ceil(100 * self.groups_asked_together / self.groups_a_step) / 100
+            least = 1 + ceil(100 * self.groups_together / self.groups_a_step) / 100
             raise ValueError(
                 f"oversample ({self.oversample:g}) leaves no room for a further question in a step of "
                 f"{self.groups_a_step} groups on {self.processes} processes; set it to {least:g} or more"

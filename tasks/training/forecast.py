@@ -66,15 +66,15 @@ class Texts(NamedTuple):
         tools = environment.schemas
         *_, example, reply = example_episode(tools[0]["function"])
         turns = [turn_of(*call) for call in calls] or [example] * len(questions)
-        asked = [prompt(environment, question) for question in questions]
-        whole = (training_row([*each, turn, reply], tools) for each, turn in zip(asked, turns, strict=True))
-        prompts = [prompt_ids(tokenizer, each, tools) for each in asked]
+        chats = [prompt(environment, question) for question in questions]
+        whole = (training_row([*each, turn, reply], tools) for each, turn in zip(chats, turns, strict=True))
+        prompts = [prompt_ids(tokenizer, each, tools) for each in chats]
         return cls(prompts, [labelled(tokenizer, row) for row in whole])
 
     @property
     def turn(self) -> list[int]:
         """What the model writes, of median length, without a closing turn."""
-        after = (row["labels"][len(asked) :] for asked, row in zip(self.prompts, self.rows, strict=True))
+        after = (row["labels"][len(ids) :] for ids, row in zip(self.prompts, self.rows, strict=True))
         turns = [list(takewhile(lambda label: label != IGNORED, each)) for each in after]
         return sorted(turns, key=len)[len(turns) // 2]
 
@@ -158,7 +158,7 @@ def of_answers(spec: EvaluateSpec, questions: int, student: Student, tokens: int
 
 
 def of_stages(
-    student: Student, trainings: dict[str, Callable[[Student], Forecast]], asked: EvaluateSpec
+    student: Student, trainings: dict[str, Callable[[Student], Forecast]], evaluation: EvaluateSpec
 ) -> dict[str, Forecast]:
     """The stages of a run, by their names for people.
 
@@ -166,10 +166,10 @@ def of_stages(
         trainings: By label, what predicts each.
     """
     found = {label: predict(student) for label, predict in trainings.items()}
-    answers = partial(of_answers, asked, asked.questions, student)
-    found |= {f"{asked.questions:,} answers": answers(student.texts.longest(asked.max_new_tokens))}
+    answers = partial(of_answers, evaluation, evaluation.questions, student)
+    found |= {f"{evaluation.questions:,} answers": answers(student.texts.longest(evaluation.max_new_tokens))}
     # it does not know when to end
-    return found | {"as many of the untrained student up to": answers(asked.max_new_tokens)}
+    return found | {"as many of the untrained student up to": answers(evaluation.max_new_tokens)}
 
 
 def held(spec: TrainerSpec, student: Student) -> float:
@@ -289,7 +289,7 @@ def _saved(run: Callable[[], object], model: Any) -> float:
     return float(sum(sizes.values()))
 
 
-def told(found: dict[str, Forecast]) -> str:
+def summary(found: dict[str, Forecast]) -> str:
     """One sentence: the stages with their time and memory."""
     parts = [f"{name} {duration_text(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
     return f"Predicted for this machine: {', '.join(parts)}."

@@ -226,9 +226,9 @@ class _WithoutDashboard:
         return getattr(self._trackio, name)
 
     def init(self, **given: Any) -> Any:
-        begun = self._trackio.init(**given, embed=False)
+        tracked_run = self._trackio.init(**given, embed=False)
         share_curves()
-        return begun
+        return tracked_run
 
 
 def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]) -> Any:
@@ -245,9 +245,9 @@ def begin_run(spec: TrackioSpec, project: str, name: str, config: dict[str, Any]
             return trackio.init(space_id=spec.space_id, private=spec.private, **given)
         except Exception as error:
             _warn(spec.space_id, project, type(error).__name__)
-    begun = trackio.init(**given)
+    tracked_run = trackio.init(**given)
     share_curves()
-    return begun
+    return tracked_run
 
 
 def check_space(spec: TrackioSpec, project: str) -> None:

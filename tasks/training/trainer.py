@@ -40,7 +40,7 @@ UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_p
 class Learned(NamedTuple):
     """What a stage trained on: seeds and questions, and the initial checkpoint."""
 
-    asked: Iterable[tuple[int, str]]
+    questions: Iterable[tuple[int, str]]
     before: Path
 
 
@@ -81,9 +81,9 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     A killed process resumes from its last regular checkpoint.
     """
     _fit(trainer.args, steps)
-    begun = newest_checkpoint(context.scratch)
-    done = step_of(begun)
-    if begun:
+    checkpoint = newest_checkpoint(context.scratch)
+    done = step_of(checkpoint)
+    if checkpoint:
         announce.warn(f"{title.split()[0]} resumes after step {done}.")
     elif any(context.scratch.glob("checkpoint-*")):
         announce.warn(f"{title.split()[0]} begins anew: no complete checkpoint is left.")
@@ -92,13 +92,13 @@ def train(context: StageContext, title: str, trainer: Any, steps: int) -> None:
     trainer.add_callback(randomness)
     log_by_step(trainer)
     seal_when_saved(trainer)
-    if begun and _was_the_last(begun):  # the trainer would do one more step
-        trl_internals.load_weights(trainer, begun)
-        trainer.state = trainer.state.load_from_json(str(begun / STATE))
+    if checkpoint and _was_the_last(checkpoint):  # the trainer would do one more step
+        trl_internals.load_weights(trainer, checkpoint)
+        trainer.state = trainer.state.load_from_json(str(checkpoint / STATE))
         return
     with run_of_its_own(context, trainer), _bar(title, trainer, steps, done):
         try:
-            trainer.train(resume_from_checkpoint=str(begun) if begun else None)
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except SessionLost:
             step = trainer.state.global_step
             logged = step % trainer.args.logging_steps == 0  # otherwise the next log's mean would lack some steps
@@ -182,7 +182,7 @@ def finish(
         return {}
     _check_numbers(weights or {})
     log = keep_log(context, trainer, shown)
-    write_learned(context.out, spec.section, learned.asked, before=learned.before)
+    write_learned(context.out, spec.section, learned.questions, before=learned.before)
     tokenizer, model = trainer.processing_class, trainer.model
     if spec.lora is not None:
         model, weights = merged(model, learned.before, spec.lora, weights, context.run.trusted), None

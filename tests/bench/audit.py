@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "envs" / "AUDIT.md"
 HEAD = ROOT / "tests" / "bench" / "audit_head.md"
 PACKAGES = ROOT / "tests" / "envs" / "packages"
-BRIEF = Extent(seeds=24, asked=300, seconds=2.0)
+BRIEF = Extent(seeds=24, samples=300, seconds=2.0)
 """For each of many datasets."""
 SESSIONS = 6
 GAME = ROOT / "tests" / "bench" / "textarena_game.py"
@@ -111,7 +111,7 @@ def served(environment: str, hash_seed: int) -> EnvironmentServer:
 
 
 def audited(case: Case) -> Audited:
-    begun = perf_counter()
+    start = perf_counter()
     server = served(case.environment, 0)
     subject = Subject(
         server,
@@ -122,7 +122,7 @@ def audited(case: Case) -> Audited:
     )
     report = audit(subject)
     questions = next(each.found for each in report.findings if each.check == "seeds.windows")
-    return Audited(case, report.findings, questions, perf_counter() - begun)
+    return Audited(case, report.findings, questions, perf_counter() - start)
 
 
 def wrong(one: Audited) -> list[Finding]:
@@ -222,16 +222,16 @@ def rows_in(text: str) -> list[Row]:
     evidence: dict[str, str] = {}
     name = ""
     for line in shown.strip().splitlines():
-        if told := OF_A_CASE.match(line):
-            name = told[1]
+        if evidence_text := OF_A_CASE.match(line):
+            name = evidence_text[1]
         evidence[name] = f"{evidence.get(name, '')}{line}\n"
     rows, group = [], ""
     for line in tables.splitlines():
         group = line.removeprefix("### ") if line.startswith("### ") else group
         if group and (cells := A_ROW.fullmatch(line)):
             is_wrong = FAILED.search(cells[2])
-            told = evidence[cells[1]].strip() + "\n" if is_wrong else ""
-            rows.append(Row._make((group, *cells.groups(), told)))
+            evidence_text = evidence[cells[1]].strip() + "\n" if is_wrong else ""
+            rows.append(Row._make((group, *cells.groups(), evidence_text)))
     return rows
 
 
@@ -304,7 +304,7 @@ def main() -> None:
         chosen = [case for case in chosen if {case.name, case.environment} & set(arguments.only)]
     if arguments.seconds:
         chosen = [case._replace(extent=case.extent._replace(seconds=arguments.seconds)) for case in chosen]
-    begun, results = perf_counter(), []
+    start, results = perf_counter(), []
     with ProcessPoolExecutor(arguments.processes) as pool:
         waiting = {pool.submit(audited, case): place for place, case in enumerate(chosen)}
         for done in as_completed(waiting):
@@ -315,8 +315,8 @@ def main() -> None:
             results.append((waiting[done], one))
             if arguments.only and not arguments.look:  # each when it is done: an interruption costs one row
                 write([one], also_others=True)
-            told = ", ".join(each.check for each in wrong(one)) or "sound"
-            print(f"{len(results)} of {len(chosen)}: {one.case.name}: {told} ({one.seconds:.0f} s)", flush=True)
+            checks = ", ".join(each.check for each in wrong(one)) or "sound"
+            print(f"{len(results)} of {len(chosen)}: {one.case.name}: {checks} ({one.seconds:.0f} s)", flush=True)
     ordered = [one for _, one in sorted(results, key=lambda each: each[0])]
     if arguments.look:
         for one in ordered:
@@ -324,7 +324,7 @@ def main() -> None:
         return
     if not arguments.only:
         write(ordered, also_others=False)
-    print(f"{PAGE} and {KNOWN}, in {perf_counter() - begun:.0f} s")
+    print(f"{PAGE} and {KNOWN}, in {perf_counter() - start:.0f} s")
     sys.exit(any(wrong(one) for one in ordered if one.case.group == "ours"))
 
 

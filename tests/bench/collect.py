@@ -219,9 +219,9 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
         with store.staging() as staged:
             (staged / "questions.jsonl").write_text("")
             none = dict(collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
-            asked = store.publish(Questions, "k", staged, none, {"stage": "bench"})
+            questions_artifact = store.publish(Questions, "k", staged, none, {"stage": "bench"})
         counts = {"episodes": episodes, "failed": 0} | dict.fromkeys(COUNTED, 0)
-        filter_rollouts.body(bench, published(Rollouts, "rollouts.jsonl", **counts), asked)
+        filter_rollouts.body(bench, published(Rollouts, "rollouts.jsonl", **counts), questions_artifact)
         return
     with store.staging() as staged:
         build_tokenizer(TASK, [episode.question]).save_pretrained(staged)
@@ -251,8 +251,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", default="all")
     parser.add_argument("given", nargs="*")
-    asked = parser.parse_args()
-    if asked.what == "all":
+    arguments = parser.parse_args()
+    if arguments.what == "all":
         with local_server(
             "apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * SESSIONS)
         ) as server:
@@ -268,14 +268,14 @@ def main() -> None:
             print(json.dumps({"rows": rows, "rss_mb": used.pop("collect"), "rss_mb_of_other_stages": used}))
         return
     with tempfile.TemporaryDirectory() as folder:
-        if asked.what == "ceiling":
-            print(ceiling(asked.given[0]))
-        elif asked.what in ("ours", "peer"):
-            measure = ours if asked.what == "ours" else peer
-            print(measure(asked.given[0], asked.given[1], int(asked.given[2]), Path(folder)))
+        if arguments.what == "ceiling":
+            print(ceiling(arguments.given[0]))
+        elif arguments.what in ("ours", "peer"):
+            measure = ours if arguments.what == "ours" else peer
+            print(measure(arguments.given[0], arguments.given[1], int(arguments.given[2]), Path(folder)))
         else:
-            stage = asked.what.removeprefix("memory-")
-            print(memory_of(stage, asked.given[0], asked.given[1], int(asked.given[2]), Path(folder)))
+            stage = arguments.what.removeprefix("memory-")
+            print(memory_of(stage, arguments.given[0], arguments.given[1], int(arguments.given[2]), Path(folder)))
 
 
 if __name__ == "__main__":

@@ -38,15 +38,15 @@ class Endpoint(asyncio.Protocol):
             asyncio.get_running_loop().call_later(self._latency, self._answer, rest[:length])
 
     def _answer(self, body: bytes) -> None:
-        asked = json.loads(body)
-        tool, arguments = env.call(self._settings, asked["messages"], 0.0)
+        request = json.loads(body)
+        tool, arguments = env.call(self._settings, request["messages"], 0.0)
         function = {"name": tool, "arguments": json.dumps(arguments)}
         message = {"role": "assistant", "tool_calls": [{"id": "call", "type": "function", "function": function}]}
         answer = {
             "id": "chatcmpl",
             "object": "chat.completion",
             "created": 0,
-            "model": asked["model"],
+            "model": request["model"],
             "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
             "usage": {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220},
         }

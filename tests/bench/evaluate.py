@@ -140,8 +140,8 @@ class Ours:
     def prompt_tokens(self, seeds: range) -> list[int]:
         """Tokens of each prompt."""
         environment = TASK.make()
-        asked = [prompt(environment, question(seed)) for seed in seeds]
-        ids = self._model._tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+        chats = [prompt(environment, question(seed)) for seed in seeds]
+        ids = self._model._tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
         return [len(each) for each in ids]
 
     def play(self, seeds: range) -> Round:
@@ -198,15 +198,18 @@ def compare(checkpoint: Path, url: str, batch: int) -> dict[str, Any]:
     documents.play(SEEDS[:5])  # imports, and what is allocated once
     ours.play(SEEDS)
     parts = [SEEDS[place : place + len(SEEDS) // TURNS] for place in range(0, len(SEEDS), len(SEEDS) // TURNS)]
-    theirs: list[list[Round]] = []
-    mine: list[list[Round]] = []
+    document_passes: list[list[Round]] = []
+    our_passes: list[list[Round]] = []
     for _ in range(PASSES):
         turns = [(documents.play(part), ours.play(SEEDS)) for part in parts]
-        theirs.append([their for their, _ in turns])
-        mine.append([our for _, our in turns])
-        print(f"documents {seconds(theirs[-1:]):.2f} s, ours {seconds(mine[-1:]) / TURNS:.2f} s", flush=True)
-    agree = agreement(theirs, mine)
-    documents_s, ours_s, lengths = seconds(theirs), seconds(mine) / TURNS, ours.prompt_tokens(SEEDS)
+        document_passes.append([their for their, _ in turns])
+        our_passes.append([our for _, our in turns])
+        print(
+            f"documents {seconds(document_passes[-1:]):.2f} s, ours {seconds(our_passes[-1:]) / TURNS:.2f} s",
+            flush=True,
+        )
+    agree = agreement(document_passes, our_passes)
+    documents_s, ours_s, lengths = seconds(document_passes), seconds(our_passes) / TURNS, ours.prompt_tokens(SEEDS)
     return {
         "prompt_tokens": [min(lengths), max(lengths)],
         "documents_s": round(documents_s, 2),
@@ -221,24 +224,27 @@ def seconds(passes: list[list[Round]]) -> float:
     return sum(min(each.seconds for each in turn) for turn in zip(*passes, strict=True))
 
 
-def agreement(theirs: list[list[Round]], mine: list[list[Round]]) -> bool:
+def agreement(document_passes: list[list[Round]], our_passes: list[list[Round]]) -> bool:
     """Whether every text of every pass and turn is the same on both sides; prints what was written."""
-    all_of_theirs = [[text for part in turns for text in part.texts] for turns in theirs]
-    all_of_ours = [turn.texts for turns in mine for turn in turns]
-    expected = all_of_theirs[0]
+    document_texts = [[text for part in turns for text in part.texts] for turns in document_passes]
+    our_texts = [turn.texts for turns in our_passes for turn in turns]
+    expected = document_texts[0]
     differing = {
         place
-        for texts in all_of_theirs + all_of_ours
+        for texts in document_texts + our_texts
         for place, (text, wanted) in enumerate(zip(texts, expected, strict=True))
         if text != wanted
     }
-    tokens = {sum(part.tokens for part in turns) for turns in theirs}, {turn.tokens for turns in mine for turn in turns}
+    tokens = (
+        {sum(part.tokens for part in turns) for turns in document_passes},
+        {turn.tokens for turns in our_passes for turn in turns},
+    )
     assert tokens == ({len(SEEDS) * TUTORIAL_TOKENS},) * 2, tokens
-    scores = [score for part in theirs[0] for score in part.scores]
-    assert differing or scores == mine[0][0].scores
-    opening = [min(turn.opening for turns in side for turn in turns) for side in (theirs, mine)]
+    scores = [score for part in document_passes[0] for score in part.scores]
+    assert differing or scores == our_passes[0][0].scores
+    opening = [min(turn.opening for turns in side for turn in turns) for side in (document_passes, our_passes)]
     print(f"opening sessions, not counted: documents {opening[0]:.3f} s, ours {opening[1]:.3f} s")
-    counted = (seconds(theirs) + opening[0]) / (seconds(mine) / TURNS + opening[1])
+    counted = (seconds(document_passes) + opening[0]) / (seconds(our_passes) / TURNS + opening[1])
     print(f"with it the ratio would be {counted:.1f}")
     print(f"tokens written: {len(SEEDS) * TUTORIAL_TOKENS} on each side, {len(set(expected))} distinct texts")
     print(f"differing texts: {len(differing)} of {len(SEEDS)}")
@@ -257,13 +263,15 @@ def table(found: dict[str, dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=BATCH, help="our episodes at once")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     found: dict[str, dict[str, Any]] = {}
-    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * asked.batch)) as url:
+    with local_server(
+        "apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", str(2 * arguments.batch)
+    ) as url:
         for name, spelt in (("short", False), ("long", True)):
             with tempfile.TemporaryDirectory() as folder:
                 build(Path(folder), spelt)
-                found[name] = compare(Path(folder), url, asked.batch)
+                found[name] = compare(Path(folder), url, arguments.batch)
     table(found)
     print(json.dumps({"questions": len(SEEDS), **found}))
     return 0 if all(each["texts_equal"] and each["ratio"] >= GOAL for each in found.values()) else 1

@@ -62,8 +62,8 @@ def rows_of(folder: Path, report: dict[str, Any], stages: tuple[str, ...], name:
 def kept_share(folder: Path, report: dict[str, Any]) -> float:
     """The share of the questions of the collect window of which a new rollout was kept."""
     kept = rows_of(folder, report, KEPT, "kept.jsonl")
-    asked = rows_of(folder, report, ("questions", "fresh_questions"), "questions.jsonl")
-    seeds = {row["seed"] for row in asked if row["purpose"] == "collect" and row["used"]}
+    questions = rows_of(folder, report, ("questions", "fresh_questions"), "questions.jsonl")
+    seeds = {row["seed"] for row in questions if row["purpose"] == "collect" and row["used"]}
     return round(len(seeds & {row["seed"] for row in kept}) / len(seeds), 3)
 
 

@@ -85,15 +85,15 @@ def _against(training: str, size: str, figures: dict[str, Any]) -> dict[str, Any
         return {"documents_s": None, "whole_s": None, "times_faster": None}
     rows = SIZES[size].rows
     steps = 3 * math.ceil(math.ceil(rows / 4) / 2) if training == "sft" else 150
-    made, theirs = figures["steps"], DOCUMENTS_SECONDS[training]
+    made, documents_s = figures["steps"], DOCUMENTS_SECONDS[training]
     whole = figures["seconds"] if made >= steps else figures["seconds"] + (steps - made) * figures["s_per_step"]
-    return {"documents_s": theirs, "whole_s": round(whole, 1), "times_faster": round(theirs / whole, 1)}
+    return {"documents_s": documents_s, "whole_s": round(whole, 1), "times_faster": round(documents_s / whole, 1)}
 
 
 def _line(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"| {row['training']} | {row['settings']} | failed: {row['failed']} |" + " |" * (len(COLUMNS) - 3)
-    theirs = f"{row['documents_s'] / 60:.0f} min, {row['times_faster']}×" if row["documents_s"] else "–"
+    documents = f"{row['documents_s'] / 60:.0f} min, {row['times_faster']}×" if row["documents_s"] else "–"
     cells = (
         row["training"],
         row["settings"],
@@ -106,7 +106,7 @@ def _line(row: dict[str, Any]) -> str:
         f"{row['steps_per_s']:.3g}",
         f"{row['peak_memory_gb']:.1f} GB ({row['reserved_gb']:.1f})",
         f"{row['peak_share']:.1%}" if row["peak_share"] is not None else "–",
-        theirs,
+        documents,
     )
     return f"| {' | '.join(cells)} |"
 

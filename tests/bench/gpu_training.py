@@ -92,7 +92,7 @@ def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     with EnvironmentPool(TASK, server) as pool:
         episodes = played(pool, range(spec.max_steps * together // spec.num_generations))
     tokenizer = tokenizer_of(rows_of(episodes), [episode.question for episode in episodes], size.shape)
-    asked = TrainedQuestions(bench.scratch / "asked.jsonl")
+    trained_questions = TrainedQuestions(bench.scratch / "asked.jsonl")
     with EnvironmentPool(TASK, server, together) as pool, LiveRollouts(pool) as rollouts:
         pool.open_all()
         trainer_class, way = ROLLOUT_MODES[spec.rollouts](TASK.make(), rollouts)
@@ -101,7 +101,7 @@ def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
             model=model_of(size.shape, tokenizer, chosen.how.attention),
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
-            reward_funcs=EnvironmentReward(spec, asked, rollouts),
+            reward_funcs=EnvironmentReward(spec, trained_questions, rollouts),
             args=_generating(_quiet(config_of(type(spec), grpo_arguments(bench, spec, 0), spec.args)), chosen.how),
             **way,
         )

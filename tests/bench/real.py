@@ -31,7 +31,7 @@ SETTINGS = (f"student.model={MODEL}", "student.revision=null")
 SEEDS = (44, 45, 46)
 STEPS = {"sft": 3, "grpo": 1}
 """How many steps of plain TRL are measured; one of GRPO takes minutes."""
-ASKED = 128
+QUESTIONS = 128
 FITS = 16
 """Completions of a batch of plain TRL: without shared prompts 64 need more memory than 24 GB."""
 
@@ -92,7 +92,7 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     }
     data["grpo"] |= {"max_steps": STEPS["grpo"], "oversample": 1.0, "checkpoint_steps": 1000}
     data["grpo"] |= {"batch_size": FITS, "gradient_accumulation": recipe.grpo.rollouts_a_step // FITS}
-    data["evaluate"] |= {"questions": ASKED}
+    data["evaluate"] |= {"questions": QUESTIONS}
     folder = home / "plain"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -102,14 +102,14 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     (folder / "recipe.yaml").write_text(json.dumps(data))
     shutil.copy(made_by(run, "filter_rollouts") / "kept.jsonl", folder)
     write(folder / "lengths.jsonl", [json.loads((made_by(run, "lengths") / "artifact.json").read_text())["counts"]])
-    asked = made_by(run, "questions")
-    write(folder / "grpo.jsonl", used_questions(asked, "grpo"))
-    write(folder / "evaluate.jsonl", used_questions(asked, "evaluate")[:ASKED])
+    questions = made_by(run, "questions")
+    write(folder / "grpo.jsonl", used_questions(questions, "grpo"))
+    write(folder / "evaluate.jsonl", used_questions(questions, "evaluate")[:QUESTIONS])
     with local_server("apprentice.envs.serving.serve", recipe.environment.name, "--max-sessions", "256") as url:
         command = [sys.executable, "-m", "tests.bench.bare", str(folder / "recipe.yaml"), str(folder), url, "none"]
         bare([*command, "sft", "grpo", "evaluate"], folder)
     runtime = {name: read_rows(folder / f"{name}-log.jsonl")[-1]["train_runtime"] / STEPS[name] for name in STEPS}
-    return runtime | {"answer": json.loads((folder / "seconds.json").read_text())["evaluate"] / (3 * ASKED)}
+    return runtime | {"answer": json.loads((folder / "seconds.json").read_text())["evaluate"] / (3 * QUESTIONS)}
 
 
 def bare(command: list[str], folder: Path) -> None:
@@ -137,14 +137,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--home", type=Path, help="a folder for the stores, kept; another call resumes from them")
     parser.add_argument("--set", action="append", default=[], help="a field of the recipe, as for apprentice run")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        home = asked.home or Path(temporary)
+        home = arguments.home or Path(temporary)
         rows = []
-        for seed in asked.seeds:
-            rows.append(measured(home, seed, asked.set))
+        for seed in arguments.seeds:
+            rows.append(measured(home, seed, arguments.set))
             print(rows[-1], file=sys.stderr, flush=True)
-        step = plain(home, asked.seeds[0], asked.set)
+        step = plain(home, arguments.seeds[0], arguments.set)
     for row in rows:
         parts = step["sft"] * row["steps"]["sft"], step["grpo"] * row["steps"]["grpo"], step["answer"] * row["answers"]
         row["plain_seconds"] = round(sum(parts))

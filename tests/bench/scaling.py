@@ -156,11 +156,11 @@ def after_collection(stages: Stages, size: Collection, counts: dict[str, Any], o
         grpo=Window(start=100_000_000, size=50),
         evaluate=Window(start=200_000_000, size=50),
     )
-    seconds, asked, folder = stages.run(questions.body, TASK, windows, 20)
+    seconds, found_counts, folder = stages.run(questions.body, TASK, windows, 20)
     seeds = sum(window.size for _, window in windows)
     yield Point(f"questions {named}", "question_s", seeds * MEASURED["question_s"], seconds)
     texts = [row["question"] for row in read_questions(folder, "collect")]
-    found = stages.publish(Questions, folder, asked)
+    found = stages.publish(Questions, folder, found_counts)
 
     rollouts = stages.publish(Rollouts, out, {name: counts[name] for name in ("episodes", "failed", *COUNTED)})
     seconds, kept, folder = stages.run(filter_rollouts.body, rollouts, found)
@@ -214,12 +214,12 @@ def main() -> None:
     parser.add_argument("what", nargs="?", default="all")
     parser.add_argument("given", nargs="*", type=int)
     parser.add_argument("--small", action="store_true", help="half a minute, for a look")
-    asked = parser.parse_args()
-    if asked.what == TASKS:
-        print(json.dumps(trivial_tasks(asked.given)))
+    arguments = parser.parse_args()
+    if arguments.what == TASKS:
+        print(json.dumps(trivial_tasks(arguments.given)))
         return
     os.environ.setdefault("OPENAI_API_KEY", "none")
-    plan = SMALL if asked.small else WHOLE
+    plan = SMALL if arguments.small else WHOLE
     rows = []
     print("| point | bound, or figure | recorded, s | measured, s | ratio |\n|" + " --- |" * 5)
     with tempfile.TemporaryDirectory() as folder:

@@ -52,7 +52,7 @@ class TextArenaGame(Game):
         if kind in SECRETS:
             self.correct = SECRETS[kind](self._made)
         self._best = OF_A_SCORE.get(kind, 1.0)
-        self._told = ""
+        self._seen_text = ""
         if kind in HIDDEN:
             drawn = random.Random(str(self._made.state.game_state))
             return f"Game {''.join(drawn.choices('abcdefghijklmnopqrstuvwxyz', k=6))}.\n{self._new()}"
@@ -80,8 +80,8 @@ class TextArenaGame(Game):
     def _new(self) -> str:
         """Return what the game has said since the last time; its wrapper repeats all of it."""
         text = self._made.get_observation()[1]
-        new = text.removeprefix(self._told)
-        self._told = text
+        new = text.removeprefix(self._seen_text)
+        self._seen_text = text
         return new.strip()
 
 

@@ -16,7 +16,7 @@ from apprentice.tasks.models.trl_internals import reply_ids
 from tests.counterparts.servers import BUILD
 from tests.students_page import HARD, OWN_TOKENIZERS, TOOL, family, templates, toy_tokenizer
 from tests.tasks.test_every_family import (
-    ASKED,
+    QUESTION,
     called,
     test_sft_grpo_and_evaluation_have_the_same_ids_and_the_environment_hears_the_call,
     test_sft_learns_just_what_trls_own_loop_counts_as_completion,
@@ -56,8 +56,8 @@ def test_the_page_says_of_a_family_what_its_own_tokenizer_shows(name: str):
 
 def generated(tokenizer: Any, call: dict[str, Any]) -> tuple[list[int], list[int]]:
     """The ids of the prompt, and those of a turn up to its end token, where GRPO's model stops."""
-    prompt = prompt_ids(tokenizer, ASKED, [TOOL])
-    ids, end = row_ids(tokenizer, training_row([*ASKED, call], [TOOL])), chat_format(tokenizer).call_end
+    prompt = prompt_ids(tokenizer, QUESTION, [TOOL])
+    ids, end = row_ids(tokenizer, training_row([*QUESTION, call], [TOOL])), chat_format(tokenizer).call_end
     assert end is not None
     return prompt, ids[len(prompt) : ids.index(end, len(prompt)) + 1]
 
@@ -65,10 +65,10 @@ def generated(tokenizer: Any, call: dict[str, Any]) -> tuple[list[int], list[int
 @pytest.mark.parametrize("text", TEXTS)
 def test_any_text_of_an_observation_has_the_same_ids_everywhere_and_no_loss(tokenizer: Any, text: str):
     reply, call = {"role": "tool", "name": "answer", "content": text}, called({"answer": "a", "count": 7})
-    rows = [training_row([*ASKED, call, each, call], [TOOL]) for each in (reply, reply | {"content": "OK."})]
+    rows = [training_row([*QUESTION, call, each, call], [TOOL]) for each in (reply, reply | {"content": "OK."})]
     ids, (prompt, turn) = row_ids(tokenizer, rows[0]), generated(tokenizer, call)
     concatenated = prompt + turn + reply_ids(tokenizer, [reply])
-    assert ids[: len(concatenated)] == concatenated == prompt_ids(tokenizer, [*ASKED, call, reply], [TOOL])
+    assert ids[: len(concatenated)] == concatenated == prompt_ids(tokenizer, [*QUESTION, call, reply], [TOOL])
     learned, plain = ([each for each in labelled(tokenizer, row)["labels"] if each != IGNORED] for row in rows)
     assert learned == plain
     shown, whole = (unicodedata.normalize("NFC", each) for each in (text.strip(), tokenizer.decode(ids)))

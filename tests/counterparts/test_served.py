@@ -81,8 +81,8 @@ def test_a_served_student_has_the_prompt_ids_and_the_accuracy_of_its_evaluation(
     tools = environment.schemas
     for episode in student.episodes if name == "student" else ():  # transformers' server shows no ids
         messages = prompt(environment, episode.question)
-        asked = {"model": name, "messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
-        shown = httpx.post(f"{url}/tokenize", json=asked).raise_for_status().json()["tokens"]
+        request = {"model": name, "messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+        shown = httpx.post(f"{url}/tokenize", json=request).raise_for_status().json()["tokens"]
         assert shown == prompt_ids(tokenizer, messages, tools)
     there = evaluated(student, f"{url}/v1#{name}")
     assert len(there) == len(student.episodes) == 100
@@ -139,9 +139,11 @@ def test_the_parser_that_a_card_names_reads_the_calls_of_its_family(tmp_path: Pa
         tokenizer.add_tokens(["<|python_tag|>"], special_tokens=True)  # Llama's, which only some of its templates name
         tokenizer.save_pretrained(tmp_path / name)
         call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "a b", "count": 7}}}
-        asked: list[dict[str, Any]] = [{"role": "user", "content": "user"}]
-        row = training_row([*asked, {"role": "assistant", "content": "", "tool_calls": [call]}], [TOOL])
-        ids = row_ids(tokenizer, row | {"messages": row["messages"][:2]})[len(prompt_ids(tokenizer, asked, [TOOL])) :]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "user"}]
+        row = training_row([*messages, {"role": "assistant", "content": "", "tool_calls": [call]}], [TOOL])
+        ids = row_ids(tokenizer, row | {"messages": row["messages"][:2]})[
+            len(prompt_ids(tokenizer, messages, [TOOL])) :
+        ]
         end = next((at for at, token in enumerate(ids) if token in chat_format(tokenizer).ends), len(ids))
         about = {"folder": str(tmp_path / name), "tool": TOOL, "ids": ids[: end + 1]}
         cases[name] = about | {"parser": vllm_parser(tokenizer.chat_template)}

@@ -131,7 +131,7 @@ def test_a_proxys_own_budget_stops_the_collection_and_a_larger_one_goes_on(
         with serving([*command, "--port", str(port)], alive, tmp_path / "proxy.log", 90.0, **variables):
             yield f"http://127.0.0.1:{port}/v1"
 
-    def asked(behind: str) -> list[str]:
+    def questions_behind(behind: str) -> list[str]:
         requests = httpx.get(f"{behind}/_llmock/requests").json()["requests"]
         return [each["body"]["messages"][1]["content"] for each in requests if each["path"].endswith("/completions")]
 
@@ -139,11 +139,11 @@ def test_a_proxys_own_budget_stops_the_collection_and_a_larger_one_goes_on(
         with proxy(0.002, behind) as url, pytest.raises(Stop, match=r"[Ee]xceeded budget") as stopped:
             collected(context, echo, url, 40, provider="proxy")
         finished = int(re.findall(r"(\d+) of 40 episodes are finished and kept", str(stopped.value))[0])
-        before = asked(behind)
+        before = questions_behind(behind)
         assert 0 < finished == len(set(before)) < 40
         with proxy(1.0, behind) as url:
             rows = collected(context, echo, url, 40, provider="proxy")
-        assert not set(before) & set(asked(behind)[len(before) :])
+        assert not set(before) & set(questions_behind(behind)[len(before) :])
     assert Counter(row["failed_at"] for row in rows) == {"": 40}
 
 
@@ -157,10 +157,10 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         row = {"purpose": "collect", "seed": 1, "question": "a few words", "used": True}
         (given / "questions.jsonl").write_text(json.dumps(row) + "\n")
         counts = {"collect": 1, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
-        asked = store.publish(Questions, "k", given, counts, {"stage": "questions"})
+        questions = store.publish(Questions, "k", given, counts, {"stage": "questions"})
     run = RunContext(store, StandingServers({}, None))
     shape = BuiltStudent(hidden_size=64, intermediate_size=64, layers=1, heads=2, max_positions=4096)
-    student.body(StageContext(run, "0" * 20, folder / "model", folder), StudentSpec(build=shape), ECHO, asked, 0)
+    student.body(StageContext(run, "0" * 20, folder / "model", folder), StudentSpec(build=shape), ECHO, questions, 0)
     command = [str(VLLM / "python"), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder / "model")]
     command += ["--served-model-name", "teacher", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-num-seqs", "8"]

@@ -38,16 +38,18 @@ def test_no_configuration_decides_what_the_recipe_decides(config: Path):
 
 
 def test_fsdp2_shards_parameters_gradients_and_optimizer_and_saves_whole_weights():
-    told = environment(next(config for config in CONFIGS if config.stem == "fsdp2"))
-    assert told["ACCELERATE_USE_FSDP"] == "true"
-    assert told["FSDP_VERSION"] == "2"
-    assert told["FSDP_RESHARD_AFTER_FORWARD"] == "true"
-    assert told["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
-    assert told["FSDP_ACTIVATION_CHECKPOINTING"] == "false", "the recipe's gradient_checkpointing would do it twice"
+    variables = environment(next(config for config in CONFIGS if config.stem == "fsdp2"))
+    assert variables["ACCELERATE_USE_FSDP"] == "true"
+    assert variables["FSDP_VERSION"] == "2"
+    assert variables["FSDP_RESHARD_AFTER_FORWARD"] == "true"
+    assert variables["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
+    assert variables["FSDP_ACTIVATION_CHECKPOINTING"] == "false", (
+        "the recipe's gradient_checkpointing would do it twice"
+    )
 
 
 def test_zero3_gathers_the_whole_weights_when_a_checkpoint_is_written():
-    told = environment(next(config for config in CONFIGS if config.stem == "zero3"))
-    assert told["ACCELERATE_USE_DEEPSPEED"] == "true"
-    assert told["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
-    assert told["ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"] == "true"
+    variables = environment(next(config for config in CONFIGS if config.stem == "zero3"))
+    assert variables["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert variables["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
+    assert variables["ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"] == "true"

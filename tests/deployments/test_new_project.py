@@ -44,10 +44,10 @@ def init(*arguments: str, code: int = 0) -> str:
 @pytest.mark.parametrize("name", packaged())
 def test_a_copy_says_what_the_packages_recipe_says_under_the_folders_name(name: str):
     init("my_task", "--recipe", name)
-    ours, theirs = (
+    ours, package_recipe = (
         yaml.safe_load(path.read_text()) for path in (Path("my_task/recipe.yaml"), FILES / f"recipes/{name}.yaml")
     )
-    assert ours == theirs | {"name": "my-task"}
+    assert ours == package_recipe | {"name": "my-task"}
 
 
 def test_every_field_of_a_copy_is_explained_on_lines_that_can_be_read():
@@ -96,17 +96,17 @@ def test_a_recipe_that_the_package_lacks_is_answered_with_those_it_has(elsewhere
 def test_the_index_deploys_the_new_recipe_and_the_stages_and_none_of_the_packages_recipes(monkeypatch):
     init("spelling", "--production")
     monkeypatch.chdir("spelling")
-    ours, theirs = (yaml.safe_load(path.read_text()) for path in (Path("prefect.yaml"), FILES / "prefect.yaml"))
-    assert ours["pools"] == theirs["pools"]
+    ours, package_index = (yaml.safe_load(path.read_text()) for path in (Path("prefect.yaml"), FILES / "prefect.yaml"))
+    assert ours["pools"] == package_index["pools"]
     assert "deployments/" not in Path("prefect.yaml").read_text()
     index: dict[str, Any] = {each["entrypoint"].rpartition(".")[2]: each for each in ours["deployments"]}
-    laptop = next(each for each in theirs["deployments"] if each["name"] == "laptop")
+    laptop = next(each for each in package_index["deployments"] if each["name"] == "laptop")
     assert index.pop("retrain") == laptop | {
         "name": "spelling",
         "tags": ["apprentice", "retrain", "spelling"],
         "build": [{"apprentice.deployments.steps.recipe": {"id": "given", "recipe": "recipe.yaml"}}],
     }
-    stages = [each for each in theirs["deployments"] if not each.get("build")]
+    stages = [each for each in package_index["deployments"] if not each.get("build")]
     assert list(index.values()) == stages
     assert steps.recipe("recipe.yaml")["recipe"]["name"] == "spelling"
     for pool in ours["pools"]:

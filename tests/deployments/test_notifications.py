@@ -29,13 +29,13 @@ with tags("retrain"):
 
 @pytest.mark.long
 def test_a_failure_is_told_with_its_cause_its_remedy_and_its_link(tmp_path: Path):
-    with receiver() as (address, told), prefect_server(tmp_path / "prefect") as server:
+    with receiver() as (address, messages), prefect_server(tmp_path / "prefect") as server:
         env = os.environ | server | {"PREFECT_HOME": str(tmp_path / "home")}
         client = SyncPrefectClient(server["PREFECT_API_URL"])
         until("the server knows its blocks", lambda: save_block(client, address))
         subprocess.run([BIN / "apprentice", "setup", "--notify", BLOCK], env=env, check=True, capture_output=True)
         subprocess.run([sys.executable, "-c", FAILS], env=env, check=True, capture_output=True)
-        (text,) = until("somebody is told", lambda: told[:1])
+        (text,) = until("somebody is told", lambda: messages[:1])
         (run,) = client.read_flow_runs()
     assert "toy-seed0 failed: " in text
     assert "The account is empty." in text

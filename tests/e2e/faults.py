@@ -346,8 +346,8 @@ def disturb(cluster: Cluster, environment: RestartableServer, hub: LocalHub, who
         "gpu_idle_s": round(sum(IDLE), 1),
     }
     ok = row["state"] == "Not promoted" and row["digest_equal"] and row["gpu_idle_s"] < 1.0
-    begun_twice = [title.partition(" in ")[0] for title in row["stages_repeated"]]
-    if not ok or again not in (None, begun_twice):
+    repeated = [title.partition(" in ")[0] for title in row["stages_repeated"]]
+    if not ok or again not in (None, repeated):
         BAD.append(name)
     say(f"{json.dumps(row)} {time.monotonic() - began:.0f} s  {result['message'] or ''}")
     return row

@@ -146,12 +146,12 @@ def begin_all(
     runs = [a_machine_for_every_stage, gpu_stages_on_other_machines, undisturbed]
     parts = {do.__name__.replace("_", " "): do for do in runs}
     parts |= {name: partial(with_fault, name) for name in sorted(FAULTS, key=lambda name: name != WHOLE)}
-    begun = {}
+    futures = {}
     for number, (name, do) in enumerate(parts.items()):
         if not names or any(part in name for part in names):
             where = folder / f"part-{number}"
-            begun[name] = pool.submit(timed, name, partial(do, where, server))
-    return begun
+            futures[name] = pool.submit(timed, name, partial(do, where, server))
+    return futures
 
 
 def unlike_in(wholes: list[dict[str, str]]) -> list[str]:

@@ -63,9 +63,9 @@ class Case:
         finally:
             shutil.rmtree(there.folder / "a", ignore_errors=True)
 
-    def is_nothing(self, asked: Row, kind: str) -> bool:
+    def is_nothing(self, content: Row, kind: str) -> bool:
         """Whether a machine with an empty disk finds nothing under the key."""
-        found = self.machine("elsewhere").ask("fetch", store="a", project="toy", kind=kind, key=asked["key"])
+        found = self.machine("elsewhere").ask("fetch", store="a", project="toy", kind=kind, key=content["key"])
         return found is None
 
     def row(self, found: bool) -> Row:

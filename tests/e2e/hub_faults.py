@@ -24,19 +24,19 @@ def at_each_request(name: str, **how: Any) -> None:
     """Adds a fault that meets each request of an upload, in turn: that of a dataset and of a model."""
 
     def sweep(case: Case) -> bool:
-        one, asked = case.machine(), case.content()
-        one.ask("publish", **asked)
+        one, content = case.machine(), case.content()
+        one.ask("publish", **content)
         requests = len(case.hub.requests())
         found = True
         for request in range(requests):
-            asked = case.content() | {"project": f"toy-{request}"}
+            content = case.content() | {"project": f"toy-{request}"}
             before = len(case.hub.requests())
             case.hub.fail({"match": "^(?!.*agent-harnesses)", "after": request, "times": 1, **how})
-            made = one.ask("publish", **asked)
+            made = one.ask("publish", **content)
             met = [line for line in case.hub.requests()[before:] if line.endswith(str(how["do"]))]
             assert len(met) == 1, (request, met, made)
             assert isinstance(made, list), made
-            found = case.elsewhere(asked["project"], *made) and found
+            found = case.elsewhere(content["project"], *made) and found
             shutil.rmtree(one.folder / "a")
         case.name = f"{name} at each of {requests} requests"
         return found
@@ -77,16 +77,16 @@ def killed_between_upload_and_tag(case: Case) -> bool:
     """Its commit is there, and is nothing; the next run publishes it."""
     found = True
     for kind in ("Questions", "BaseStudent"):
-        asked = case.content() | {"kinds": [kind]}
+        content = case.content() | {"kinds": [kind]}
         case.hub.fail({"match": "POST .*/tag/", "do": "hang"})
         hanging = len(case.hub.requests("hang$"))
-        case.machine().tell("publish", **asked)
+        case.machine().tell("publish", **content)
         until("the tag's request hangs", lambda before=hanging: len(case.hub.requests("hang$")) > before)
         case.machine().end()
         case.hub.fail()
         assert len(case.hub.requests(f"POST .*toy-{named(kind)}/commit/main 200")) == 1
-        assert case.is_nothing(asked, kind), "a commit without its tag was found"
-        made = case.machine().ask("publish", **asked)
+        assert case.is_nothing(content, kind), "a commit without its tag was found"
+        made = case.machine().ask("publish", **content)
         found = case.elsewhere("toy", *made) and found
     return found
 
@@ -101,9 +101,9 @@ def two_publish_one_key_at_once(case: Case) -> bool:
     two = [case.machine("one"), case.machine("two")]
     found = True
     for times in range(6):
-        asked = case.content()
+        content = case.content()
         for place, machine in enumerate(two):
-            machine.tell("publish", **asked | {"content": [*asked["content"], place if times % 2 else 0]})
+            machine.tell("publish", **content | {"content": [*content["content"], place if times % 2 else 0]})
         one, other = [machine.step() for machine in two]
         assert [each["revision"] for each in one] == [each["revision"] for each in other], (one, other)
         for first, second in zip(one, other, strict=True):
@@ -134,24 +134,24 @@ def quota_exceeded(case: Case) -> bool:
     """At each request that may say so: words, nothing by halves, and after room was made it is published."""
     found = True
     for where in ("info/lfs/objects/batch", "PUT /lfs/", "POST .*/commit/"):
-        asked = case.content() | {"kinds": MODEL}
+        content = case.content() | {"kinds": MODEL}
         case.hub.fail({"match": where, "do": "quota"})
-        refused = case.machine().ask("publish", **asked)
+        refused = case.machine().ask("publish", **content)
         assert isinstance(refused, dict), (where, refused)
         assert "its storage is used up" in refused["stop"], refused
-        assert case.is_nothing(asked, "BaseStudent")
+        assert case.is_nothing(content, "BaseStudent")
         case.hub.fail()
-        found = case.elsewhere("toy", *case.machine().ask("publish", **asked)) and found
+        found = case.elsewhere("toy", *case.machine().ask("publish", **content)) and found
     return found
 
 
 @fault
 def poisoned_cache_file(case: Case) -> bool:
     """A byte is flipped on a machine that has fetched it: it is fetched anew, the right bytes."""
-    asked = case.content() | {"kinds": MODEL}
-    (made,) = case.machine().ask("publish", **asked)
+    content = case.content() | {"kinds": MODEL}
+    (made,) = case.machine().ask("publish", **content)
     other = case.machine("two")
-    wanted = {"store": "a", "project": "toy", "kind": "BaseStudent", "key": asked["key"]}
+    wanted = {"store": "a", "project": "toy", "kind": "BaseStudent", "key": content["key"]}
     first = other.ask("fetch", **wanted)
     other.end()
     (file,) = other.folder.glob("a/models/team/toy-base/snapshots/*/model.safetensors")
@@ -166,14 +166,14 @@ def poisoned_cache_file(case: Case) -> bool:
 @fault
 def hub_away_at_the_start(case: Case) -> bool:
     """A run that no other machine waits for keeps what it makes, and sends it later: the oldest first, once."""
-    asked = [case.content() | {"needed": False, "patience": 2.0} for _ in range(3)]
+    contents = [case.content() | {"needed": False, "patience": 2.0} for _ in range(3)]
     case.hub.kill()
-    made = [case.machine().ask("publish", **each) for each in asked]
+    made = [case.machine().ask("publish", **each) for each in contents]
     case.machine().end()
     case.hub.start()
     assert not judge(case.hub.folder).keys
     where = {"store": "a", "project": "toy"}
-    assert case.machine().ask("send", **where) == [each["key"] for each in asked for _ in range(2)]
+    assert case.machine().ask("send", **where) == [each["key"] for each in contents for _ in range(2)]
     assert case.machine().ask("send", **where) == []
     return case.elsewhere("toy", *(each for both in made for each in both))
 

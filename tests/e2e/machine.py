@@ -53,10 +53,10 @@ class OtherMachines:
         folder.mkdir()
         values = list(given.items())[1:]  # without the bench
         arguments = {name: value if isinstance(value, int) else value.model_dump(mode="json") for name, value in values}
-        asked = {"stage": stage, "recipe": self._recipe.as_parameters(), "arguments": arguments}
+        request = {"stage": stage, "recipe": self._recipe.as_parameters(), "arguments": arguments}
         own = {"HF_HOME": str(folder / "hf"), "PREFECT_HOME": str(folder / "prefect")}
         command = [sys.executable, "-m", "tests.e2e.machine", "gpu"]
-        subprocess.run(command, cwd=folder, env=os.environ | own, input=json.dumps(asked), text=True, check=True)
+        subprocess.run(command, cwd=folder, env=os.environ | own, input=json.dumps(request), text=True, check=True)
         return Dispatched(WorkerLocation(self._pool, folder.name), 1, {})
 
 
@@ -72,8 +72,8 @@ def cpu(arguments: list[str]) -> None:
 def gpu() -> None:
     from apprentice.flows.stages import STAGES
 
-    asked = json.load(sys.stdin)
-    STAGES[asked["stage"]](asked["recipe"], **asked["arguments"])
+    request = json.load(sys.stdin)
+    STAGES[request["stage"]](request["recipe"], **request["arguments"])
 
 
 def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), **where: Any) -> list[dict[str, Any]]:  # noqa: B006
@@ -160,9 +160,9 @@ def hand() -> None:
     from apprentice.tasks.reporting.errors import Stop
 
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            answer: Any = HAND[asked.pop("do")](**asked)
+            answer: Any = HAND[request.pop("do")](**request)
         except Stop as stop:
             answer = {"stop": str(stop)}
         print("= " + json.dumps(answer), flush=True)

@@ -110,7 +110,7 @@ def logs_kept(folder: Path, where: Path) -> Iterator[None]:
 def weeks_of(folder: Path, names: list[str], draw: random.Random) -> Iterator["Weeks"]:
     """A production, and what it buys from, plays in and publishes to."""
     with ExitStack() as started:
-        address, told = started.enter_context(receiver())
+        address, messages = started.enter_context(receiver())
         hub = LocalHub(folder / "hub")
         started.callback(hub.kill)
         space = SpaceServer()
@@ -138,14 +138,14 @@ def weeks_of(folder: Path, names: list[str], draw: random.Random) -> Iterator["W
         world = World(cluster, space, hub, folder / "teacher", folder / "hf" / "token", draw)
         with cluster:
             recipe = [*RECIPE, f"server.url={space.url}", f"teacher.base_url={teacher}/v1"]
-            yield Weeks(world, recipe, told, address)
+            yield Weeks(world, recipe, messages, address)
 
 
 class Weeks:
     """The weeks of one deployment: what happens in them, and what is asked of them in the end."""
 
-    def __init__(self, world: World, recipe: list[str], told: list[str], address: str):
-        self.world, self.cluster, self.told = world, world.cluster, told
+    def __init__(self, world: World, recipe: list[str], messages: list[str], address: str):
+        self.world, self.cluster, self.messages = world, world.cluster, messages
         self._arguments = [TOY, *(part for each in recipe for part in ("--set", each))]
         self._set_up(address)
         self._judge = Judge(world, self._arguments)
@@ -176,7 +176,7 @@ class Weeks:
         for number, fault in enumerate(faults):
             rows += self._week(number, fault)
             self._judge.weigh()
-        return self._judge.figures(rows, self.told)
+        return self._judge.figures(rows, self.messages)
 
     def _week(self, number: int, fault: Fault) -> list[dict[str, Any]]:
         if fault.before is not None:
@@ -186,7 +186,7 @@ class Weeks:
         if fault.sentence:
             assert runs[0]["state"] == "Failed", runs
             assert fault.sentence in runs[0]["message"], runs
-            self._is_told(runs[0], fault.sentence)
+            self._is_notified(runs[0], fault.sentence)
             assert fault.mend is not None
             fault.mend(self.world)
             self._watch()
@@ -206,13 +206,13 @@ class Weeks:
 
     def _run(self, number: int, fault: Fault) -> dict[str, Any]:
         """This week's run, to its end."""
-        before = begun_again(self.cluster)
+        before = restarts(self.cluster)
         run = start(self.cluster, "improve/weeks")
         self._is_running(run)
         if fault.during is not None:
             fault.during(self.world._replace(run=run))
         row = {"week": number, "fault": fault.name, "run": str(run)} | ended(self.cluster, run, ENDS)
-        row |= {"seconds": round(row["ended"] - row["began"]), "begun_again": begun_again(self.cluster) - before}
+        row |= {"seconds": round(row["ended"] - row["began"]), "begun_again": restarts(self.cluster) - before}
         if (row["state"] == "Failed") != bool(fault.sentence):
             print(self.cluster.run("prefect", "flow-run", "logs", str(run)), flush=True)
         said = (row["message"] or "").partition("\n")[0][-160:]
@@ -223,16 +223,16 @@ class Weeks:
     def _is_running(self, run: UUID) -> None:
         until("it runs", lambda: client_of(self.cluster).read_flow_run(run).start_time is not None, 180.0, every=0.5)
 
-    def _is_told(self, run: dict[str, Any], sentence: str) -> None:
+    def _is_notified(self, run: dict[str, Any], sentence: str) -> None:
         """Whoever is told reads how it ended, and where to look."""
         link = f"{self.cluster.api.removesuffix('/api')}/runs/flow-run/{run['run']}"
         try:
-            until("somebody is told", lambda: any(sentence in text and link in text for text in self.told))
+            until("somebody is told", lambda: any(sentence in text and link in text for text in self.messages))
         except AssertionError:
-            raise AssertionError(f"nobody is told {sentence!r} and {link}, but: {self.told}") from None
+            raise AssertionError(f"nobody is told {sentence!r} and {link}, but: {self.messages}") from None
 
 
-def begun_again(cluster: Cluster) -> int:
+def restarts(cluster: Cluster) -> int:
     """How often a run or a stage was begun again, of all that there are."""
     return sum(max(each.run_count - 1, 0) for each in client_of(cluster).read_flow_runs())
 

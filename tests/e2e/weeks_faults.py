@@ -78,8 +78,8 @@ class World(NamedTuple):
     """This week's run, once it has begun."""
 
     def answered(self) -> int:
-        asked = self.teacher / "asked.jsonl"
-        return asked.read_text().count('"answered": true') if asked.exists() else 0
+        requests = self.teacher / "asked.jsonl"
+        return requests.read_text().count('"answered": true') if requests.exists() else 0
 
     def say(self, mode: str) -> None:
         """What the teacher's endpoint does from now on."""

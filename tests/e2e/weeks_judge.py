@@ -42,7 +42,7 @@ class Judge:
             "runs": float(len(list((store / "runs").glob("*")))),
         }
 
-    def figures(self, rows: list[dict[str, Any]], told: list[str]) -> dict[str, Any]:
+    def figures(self, rows: list[dict[str, Any]], messages: list[str]) -> dict[str, Any]:
         rounds = json.loads(self._world.cluster.run("python", "-m", "tests.e2e.weeks_judge", *self._recipe))
         weeks = len({row["week"] for row in rows})
         assert [each["number"] for each in rounds["rounds"]] == list(range(weeks)), rounds
@@ -56,7 +56,7 @@ class Judge:
                 {name: row[name] for name in ("week", "fault", "state", "seconds", "begun_again")} for row in rows
             ],
             "failed_and_picked_up": len(failed),
-            "told": len(told),
+            "told": len(messages),
             "champions": [each["champion"] for each in rounds["rounds"]],
             **bought,
             "sizes_mb": [{name: round(size, 1) for name, size in each.items()} for each in self._weighed],
@@ -73,8 +73,8 @@ class Judge:
 
     def _check_rows(self, runs: int) -> dict[str, int]:
         """Every answer that was paid is a row of a collection, but the one of each run that tries the endpoint out."""
-        asked = (self._world.teacher / "asked.jsonl").read_text().splitlines()
-        paid = Counter(each["question"] for each in map(json.loads, asked) if each["answered"])
+        requests = (self._world.teacher / "asked.jsonl").read_text().splitlines()
+        paid = Counter(each["question"] for each in map(json.loads, requests) if each["answered"])
         rows: Counter[str] = Counter()
         for file in self._world.cluster.store.glob("datasets/team/weeks-rollouts/snapshots/*/rollouts.jsonl"):
             rows.update(json.loads(line)["messages"][1]["content"] for line in file.read_text().splitlines())

@@ -18,7 +18,7 @@ from tests.webhook import receiver, save_block
 def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="apprentice-e2e-") as folder,
-        receiver() as (address, told),
+        receiver() as (address, messages),
         Cluster(Path(folder)) as cluster,
     ):
         until("the server knows its blocks", lambda: save_block(client_of(cluster), address))
@@ -42,7 +42,7 @@ def main() -> None:
         assert later >= end > began, again
         say("twice again, one after the other, from what was there", *again)
 
-        check_people_are_told(cluster, told)
+        check_notifications(cluster, messages)
         check_nothing_is_pickled(Path(folder))
         check_schedules(cluster)
         print(json.dumps({"stages": stages}))
@@ -54,15 +54,15 @@ def say(what: str, *runs: dict[str, Any]) -> None:
     )
 
 
-def ready(cluster: Cluster, *told: str) -> None:
-    """Sets the server up as the README says, and starts a worker for each pool. `told`: options of `setup`."""
-    cluster.run("apprentice", "setup", *told)
+def ready(cluster: Cluster, *options: str) -> None:
+    """Sets the server up as the README says, and starts a worker for each pool. `options`: options of `setup`."""
+    cluster.run("apprentice", "setup", *options)
     cluster.run("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
     cluster.start_worker("cpu", "cpu-worker")
     cluster.start_worker("a100", "a100-worker")
 
 
-def check_people_are_told(cluster: Cluster, told: list[str]) -> None:
+def check_notifications(cluster: Cluster, messages: list[str]) -> None:
     """A failure is told, an outage that goes on is told before that, and so is a promotion."""
     # all that comes before is there: the environment is missed when GRPO is dispatched
     nowhere = [f"server.url=http://127.0.0.1:{free_port()}", "server.patience=45", "grpo.max_steps=5"]
@@ -70,14 +70,16 @@ def check_people_are_told(cluster: Cluster, told: list[str]) -> None:
     recipe = load_recipe(toy, [*nowhere, f"store.path={cluster.store}"])
     failed = ended(cluster, start(cluster, "retrain/toy", {"recipe": recipe.as_parameters(), "gpu": "a100"}))
     assert (failed["state"], "out of reach" in failed["message"]) == ("Failed", True), failed
-    until("the failure is told", lambda: any("toy-seed0 failed" in text and "out of reach" in text for text in told))
-    assert any("is unavailable" in text for text in told), told
+    until(
+        "the failure is told", lambda: any("toy-seed0 failed" in text and "out of reach" in text for text in messages)
+    )
+    assert any("is unavailable" in text for text in messages), messages
     cluster.run(
         *("prefect", "event", "emit", "apprentice.champion.promoted", "--resource-id", "apprentice.champion.a/b"),
         *("--payload", json.dumps({"revision": "abc"})),
     )
-    until("the promotion is told", lambda: any("champion" in text and "abc" in text for text in told))
-    print("told:", *told, sep="\n  ", flush=True)
+    until("the promotion is told", lambda: any("champion" in text and "abc" in text for text in messages))
+    print("told:", *messages, sep="\n  ", flush=True)
 
 
 def check_nothing_is_pickled(folder: Path) -> None:

@@ -93,9 +93,9 @@ def test_the_whole_pipeline_runs_on_it(added: Path):
     episodes = [json.loads(line) for line in rollouts.read_text().splitlines()]
     assert {episode["environment"] for episode in episodes} == {"shout 1"}
     for episode in (each for each in episodes if each["failed_at"] == ""):
-        asked, said_back = episode["messages"][1]["content"], episode["messages"][2]["tool_calls"][0]["function"]
+        question, said_back = episode["messages"][1]["content"], episode["messages"][2]["tool_calls"][0]["function"]
         assert said_back["name"] == "shout"
-        assert (episode["reward"] == 1.0) == (json.loads(said_back["arguments"])["message"] == asked.upper())
+        assert (episode["reward"] == 1.0) == (json.loads(said_back["arguments"])["message"] == question.upper())
 
 
 def test_its_folder_is_made_deployable_by_the_same_tool(added: Path):

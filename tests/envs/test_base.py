@@ -111,14 +111,14 @@ def test_rollouts_of_before_have_the_same_tools_and_train_the_same():
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_a_reply_without_a_question_costs_a_connection_and_a_second_one_the_episode(bad: int):
-    asked, renewed = [], []
+    seeds, renewed = [], []
     session = Answering()
-    session.renew = lambda: renewed.append(len(asked))  # type: ignore[method-assign]
+    session.renew = lambda: renewed.append(len(seeds))  # type: ignore[method-assign]
     environment = EnvironmentSpec(name="echo").make(session)
 
     def reset(*, seed: int) -> str:
-        asked.append(seed)
-        if len(asked) <= bad:
+        seeds.append(seed)
+        if len(seeds) <= bad:
             raise BadReply("no text")
         return "ab"
 
@@ -131,4 +131,4 @@ def test_a_reply_without_a_question_costs_a_connection_and_a_second_one_the_epis
         assert environment.ask(7) == "ab"
         assert environment.failure is None
     assert renewed == [1][:bad]
-    assert asked == [7] * min(bad + 1, 2)
+    assert seeds == [7] * min(bad + 1, 2)

@@ -43,7 +43,7 @@ def made(server: EnvironmentServer) -> Iterator[Any]:
         each.close()
 
 
-def begun(environment: Any, seed: int) -> list[dict[str, Any]]:
+def first_messages(environment: Any, seed: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": environment.ask(seed)}]
 
 
@@ -54,7 +54,7 @@ def turn(environment: Any, messages: list[dict[str, Any]], error_rate: float = 0
 
 
 def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None:
-    messages = begun(environment, seed)
+    messages = first_messages(environment, seed)
     for _ in range(environment.max_turns):
         if not environment.done:
             turn(environment, messages, error_rate)
@@ -64,10 +64,10 @@ def played(environment: Any, seed: int, error_rate: float = 0.0) -> float | None
 def test_the_same_seed_is_the_same_form_on_two_servers(made, server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         here, there = made(), EnvironmentSpec(name="browsergym").make(Session(EnvironmentServer(url=url)))
-        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 2 * 10**8, 7)]
+        questions = [(here.ask(seed), there.ask(seed)) for seed in (7, 2 * 10**8, 7)]
         there.close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+    assert all(one == two for one, two in questions)
+    assert questions[0] == questions[2] != questions[1]
 
 
 def test_the_player_reads_the_goal_and_the_page_and_after_a_move_what_is_new(made):
@@ -95,11 +95,11 @@ def test_texts_with_quotes_backslashes_markup_line_breaks_and_any_script_arrive_
 )
 def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text: str):
     environment = made(**SMALL)
-    messages = begun(environment, 5)
+    messages = first_messages(environment, 5)
     bid = env.call({}, messages, 0.0)[1]["bid"]
-    told = environment.environment.fill(bid, text)
+    reply = environment.environment.fill(bid, text)
     if text.isprintable():
-        assert told.endswith(f"value={text!r}")
+        assert reply.endswith(f"value={text!r}")
     environment.environment.fill(bid, "'); click('0")
     while not environment.done:
         turn(environment, messages)
@@ -108,7 +108,7 @@ def test_whatever_a_model_writes_is_one_text_and_the_session_goes_on(made, text:
 
 def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
     environment = made(**SMALL)
-    bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
+    bid = env.call({}, first_messages(environment, 5), 0.0)[1]["bid"]
     with pytest.raises(ValueError, match="too long"):
         environment.environment.fill(bid, "x" * 30_000)
     assert "x" * 15_000 in environment.environment.fill(bid, "x" * 15_000)
@@ -116,11 +116,11 @@ def test_a_text_that_is_too_long_is_said_to_be_and_a_long_one_is_written(made):
 
 def test_a_bid_is_the_same_as_number_as_text_and_in_brackets(made):
     environment = made(**SMALL)
-    bid = env.call({}, begun(environment, 5), 0.0)[1]["bid"]
-    told = {
+    bid = env.call({}, first_messages(environment, 5), 0.0)[1]["bid"]
+    replies = {
         environment.environment.fill(given, f"text {n}")[:-3] for n, given in enumerate((bid, int(bid), f" [{bid}]"))
     }
-    assert len(told) == 1
+    assert len(replies) == 1
 
 
 def test_moves_that_cannot_be_made_are_told_in_words_and_earn_nothing(made):
@@ -146,7 +146,7 @@ def test_the_reward_is_the_share_of_what_was_asked_for(made):
     environment = made(fields=2, choices=1, buttons=2)
     rewards = []
     for moves in range(4):
-        messages = begun(environment, 9)
+        messages = first_messages(environment, 9)
         button = next(
             bid for bid, _, name in env.ELEMENT.findall(messages[0]["content"]) if f"Press {name}." in str(messages)
         )
@@ -161,7 +161,7 @@ def test_the_last_reply_gives_nothing_away_and_no_call_counts_after_it(made):
     environment = made(**SMALL)
     replies = set()
     for error_rate in (0.0, 0.99):
-        messages = begun(environment, 5)
+        messages = first_messages(environment, 5)
         while not environment.done:
             turn(environment, messages, error_rate)
         replies.add(messages[-1]["content"])
@@ -175,7 +175,7 @@ def test_the_last_reply_gives_nothing_away_and_no_call_counts_after_it(made):
 def test_many_sessions_at_once_do_not_disturb_one_another(made):
     environments = [made(**SMALL) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
-        conversations = list(threads.map(begun, environments, range(8)))
+        conversations = list(threads.map(first_messages, environments, range(8)))
         while not all(each.done for each in environments):
             list(threads.map(turn, environments, conversations))
     assert len({each[0]["content"] for each in conversations}) == 8
@@ -212,11 +212,11 @@ def test_an_action_that_is_not_one_of_ours_is_told_so_over_the_published_wire(se
     first = session.reset(**FORM).observation
     assert first["goal"]
     for action in ("noop(60000)", "goto('http://127.0.0.1')", "click('8') click('9')", "import os", "click(page)", ""):
-        told = session.step({"action_str": action})
-        assert told.observation["last_action_error"], action
-        assert "An action is one call" in told.observation["error"], action
-        assert told.observation["text"] == first["text"]
-        assert (told.reward, told.done) == (0.0, False)
+        reply = session.step({"action_str": action})
+        assert reply.observation["last_action_error"], action
+        assert "An action is one call" in reply.observation["error"], action
+        assert reply.observation["text"] == first["text"]
+        assert (reply.reward, reply.done) == (0.0, False)
     assert "argument" in session.step({"action_str": "click()"}).observation["error"]
     session.close()
 
@@ -244,7 +244,7 @@ def test_a_browser_that_dies_does_not_cost_the_episode():
     with local_server("apprentice.envs.serving.serve", "browsergym") as url:
         server = EnvironmentServer(url=url, message_timeout=120)
         environment = EnvironmentSpec(name="browsergym", settings=SMALL).make(Session(server))
-        messages = begun(environment, 5)
+        messages = first_messages(environment, 5)
         turn(environment, messages)
         for process in _chromiums() - others:
             process.kill()
@@ -255,11 +255,11 @@ def test_a_browser_that_dies_does_not_cost_the_episode():
 
 def test_the_browser_reaches_nothing_but_the_forms():
     """Not even what else listens on this machine."""
-    asked = []
+    requests = []
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_error(418)
 
     elsewhere = HTTPServer(("127.0.0.1", 0), Elsewhere)
@@ -284,7 +284,7 @@ def test_the_browser_reaches_nothing_but_the_forms():
     ]
     assert "ERR_TUNNEL" in str(thread.submit(visit, "https://example.com/").result())
     elsewhere.shutdown()
-    assert asked == []
+    assert requests == []
 
 
 def test_without_a_chromium_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -303,14 +303,14 @@ def _form(seed: int, fields: int = 1) -> forms.Form:
 
 def _chromiums() -> set[psutil.Process]:
     """Those that this process's servers started."""
-    return {process for process in psutil.Process().children(recursive=True) if "chrom" in _asked(process, "name")}
+    return {process for process in psutil.Process().children(recursive=True) if "chrom" in _property(process, "name")}
 
 
 def _pages(processes: set[psutil.Process]) -> int:
-    return sum("--type=renderer" in _asked(process, "cmdline") for process in processes)
+    return sum("--type=renderer" in _property(process, "cmdline") for process in processes)
 
 
-def _asked(process: psutil.Process, what: str) -> str:
+def _property(process: psutil.Process, what: str) -> str:
     try:
         return str(getattr(process, what)())
     except psutil.NoSuchProcess:

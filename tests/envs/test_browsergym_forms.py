@@ -35,7 +35,7 @@ def served() -> Iterator[pages.Pages]:
     found.server_close()
 
 
-def asked(served: pages.Pages, method: str, path: str, body: str = "", length: int | None = None) -> tuple[int, str]:
+def response(served: pages.Pages, method: str, path: str, body: str = "", length: int | None = None) -> tuple[int, str]:
     """Status and text of one request; `length` is what it says of itself."""
     connection = http.client.HTTPConnection(served.host, timeout=20)
     connection.putrequest(method, path, skip_host=path.startswith("http"))
@@ -114,10 +114,10 @@ def test_settings_that_no_form_has_are_refused():
 def test_what_is_sent_to_a_form_arrives_at_that_form(served: pages.Pages):
     (url, sheet), (_, other) = (served.add(forms.draw(seed, 2, 1, 2, "any")) for seed in (1, 2))
     path = urlsplit(url).path
-    assert asked(served, "GET", path) == (200, sheet.form.page)
+    assert response(served, "GET", path) == (200, sheet.form.page)
     assert not sheet.arrived.is_set()
     sent = sheet.form.wanted | {"press": sheet.form.press, "Note": ""}
-    assert asked(served, "POST", path, urlencode(sent)) == (204, "")
+    assert response(served, "POST", path, urlencode(sent)) == (204, "")
     assert sheet.arrived.wait(20)
     assert sheet.sent == sent
     assert not other.arrived.is_set()
@@ -128,10 +128,10 @@ def test_nothing_but_a_form_that_stands_is_served_and_nothing_is_passed_on(serve
     path = urlsplit(url).path
     for elsewhere in ("/", f"{path}x", "http://127.0.0.1:1/", "http://example.com/"):
         for method in ("GET", "POST"):
-            assert asked(served, method, elsewhere)[0] == 403, (method, elsewhere)
-    assert asked(served, "POST", path, length=pages.LONGEST + 1)[0] == 403
+            assert response(served, method, elsewhere)[0] == 403, (method, elsewhere)
+    assert response(served, "POST", path, length=pages.LONGEST + 1)[0] == 403
     served.remove(url)
-    assert asked(served, "GET", path)[0] == asked(served, "POST", path)[0] == 403
+    assert response(served, "GET", path)[0] == response(served, "POST", path)[0] == 403
     assert not sheet.arrived.is_set()
 
 
@@ -172,9 +172,9 @@ def test_an_evaluation_tells_forms_with_plain_texts_from_others():
     for texts, kinds in (("words", {"plain"}), ("any", {"awkward"})):
         environment = EnvironmentSpec(name="browsergym", settings={"fields": 2, "texts": texts}).make()
         goals = [(seed, f"{forms.draw(seed, 2, 1, 2, texts).goal}\n\n[6] textbox 'Name'") for seed in range(50)]
-        traits = [environment.slices(seed, question) for seed, question in goals]
-        assert {each["texts"] for each in traits} == kinds
-        assert {each["entries"] for each in traits} == {3}
+        slices = [environment.slices(seed, question) for seed, question in goals]
+        assert {each["texts"] for each in slices} == kinds
+        assert {each["entries"] for each in slices} == {3}
 
 
 def seen(seed: int) -> list[dict[str, Any]]:

@@ -44,10 +44,10 @@ def made() -> tuple[game.BrowserGymEnvironment, Tab]:
 
 def test_a_reset_draws_the_form_that_it_names_and_fills_in_the_usual_one(made: Any):
     environment, tab = made
-    told = environment.reset(seed=7, episode_id="one", task_name="form", fields=3)
+    observation = environment.reset(seed=7, episode_id="one", task_name="form", fields=3)
     usual = {"fields": 2, "choices": 1, "buttons": 2, "texts": "any"}
     assert tab.tasks[0].form == browser.FormTask(7, **usual | {"fields": 3}).form
-    assert told.model_dump(exclude={"metadata"}) == {
+    assert observation.model_dump(exclude={"metadata"}) == {
         "text": "the page",
         "axtree_txt": "the page",
         "goal": tab.tasks[0].form.goal,
@@ -87,11 +87,11 @@ def test_the_servers_loop_gets_the_same_from_a_reset_and_a_step(made: Any):
     environment, _ = made
 
     async def played() -> tuple[Any, Any]:
-        told = await environment.reset_async(seed=7, episode_id="one", fields=0)
-        return told, await environment.step_async(game.BrowserGymAction(action_str="click('1')"))
+        reset = await environment.reset_async(seed=7, episode_id="one", fields=0)
+        return reset, await environment.step_async(game.BrowserGymAction(action_str="click('1')"))
 
-    told, stepped = asyncio.run(played())
-    assert told.goal == browser.FormTask(7, **game.USUAL | {"fields": 0}).form.goal
+    reset, stepped = asyncio.run(played())
+    assert reset.goal == browser.FormTask(7, **game.USUAL | {"fields": 0}).form.goal
     assert environment.state.episode_id == "one"
     assert (stepped.text, environment.state.step_count) == ("after", 1)
 

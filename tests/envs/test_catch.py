@@ -52,7 +52,7 @@ def result_of(episode: Episode) -> tuple[bool, bool, float | None]:
     return episode.valid, episode.player.done, episode.reward  # read at once: another episode gets its environment
 
 
-def told(text: str) -> tuple[int, int]:
+def columns(text: str) -> tuple[int, int]:
     """The columns of ball and paddle."""
     return _places(text)[-1]
 
@@ -60,7 +60,7 @@ def told(text: str) -> tuple[int, int]:
 def above(game: Any) -> str:
     """The question of a seed whose ball hangs right above the paddle."""
     questions = (game.ask(seed) for seed in range(1000))
-    return next(question for question in questions if len(set(told(question))) == 1)
+    return next(question for question in questions if len(set(columns(question))) == 1)
 
 
 # --- the question -----------------------------------------------------------------------------------------------------
@@ -82,10 +82,10 @@ def test_the_question_is_a_readable_board_that_says_where_ball_and_paddle_are(th
 
 def test_a_reply_tells_the_new_places_and_no_board(game: Any):
     question = game.ask(0)
-    ball, paddle = told(question)
+    ball, paddle = columns(question)
     reply = game.environment.move("right" if ball > paddle else "left")
-    assert told(reply)[0] == ball
-    assert abs(told(reply)[1] - paddle) == 1
+    assert columns(reply)[0] == ball
+    assert abs(columns(reply)[1] - paddle) == 1
     assert "\n" not in reply
 
 
@@ -93,10 +93,10 @@ def test_a_reply_tells_the_new_places_and_no_board(game: Any):
 def test_the_same_seed_is_the_same_question_twice_and_on_two_servers(game: Any):
     with local_server("apprentice.envs.serving.serve", "catch") as url:
         elsewhere = CATCH.make(Session(EnvironmentServer(url=url)))
-        asked = [(game.ask(seed), elsewhere.ask(seed)) for seed in (7, 200_000_000, 7)]
+        questions = [(game.ask(seed), elsewhere.ask(seed)) for seed in (7, 200_000_000, 7)]
         elsewhere.close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+    assert all(one == two for one, two in questions)
+    assert questions[0] == questions[2] != questions[1]
 
 
 def test_there_are_hundreds_of_questions_each_one_board_and_each_board_one_text(game: Any):
@@ -146,7 +146,7 @@ def test_the_scripted_policy_catches_every_ball_but_on_the_share_it_is_told(
 def test_the_last_reply_does_not_tell_whether_the_ball_was_caught(game: Any):
     caught, missed = play(game, 3), play(game, 3, error_rate=1.0)
     assert (caught.messages[-1]["content"], missed.messages[-1]["content"]) == ("OK.", "OK.")
-    assert game.correct == f"column {told(missed.question)[0]}"
+    assert game.correct == f"column {columns(missed.question)[0]}"
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_case_and_space_around_a_direction_do_not_matter(game: Any, said: str, m
     "said", ["up", "rightt", "", "左", "\ud800", "🏓" * 30_000, None, 2, True, ["left"], {"direction": "left"}]
 )
 def test_what_is_no_direction_is_refused_in_words_and_taken_for_none(game: Any, said: Any):
-    paddle = told(game.ask(0))[1]
+    paddle = columns(game.ask(0))[1]
     with pytest.raises(ValueError, match="left, right or stay") as refused:
         game.environment.move(said)
-    assert told(str(refused.value))[1] == paddle
+    assert columns(str(refused.value))[1] == paddle
     assert len(str(refused.value)) < 150
     assert "Paddle" in game.environment.move("stay"), "the session goes on"
 
@@ -219,8 +219,8 @@ def test_many_sessions_at_once_play_as_one_alone(there: EnvironmentServer, game:
 
 def test_the_wire_is_that_of_the_published_openspiel_environment(there: EnvironmentServer):
     session = Session(there)
-    begun = session.reset(seed=1)  # OpenSpiel's own board of 10 × 5
-    seen = begun.observation
+    reset = session.reset(seed=1)  # OpenSpiel's own board of 10 × 5
+    seen = reset.observation
     assert (len(seen["info_state"]), sum(seen["info_state"]), seen["legal_actions"]) == (50, 2.0, [0, 1, 2])
     assert (seen["game_phase"], seen["current_player_id"], seen["opponent_last_action"]) == ("initial", 0, None)
     paddle = seen["info_state"].index(1.0, 45)

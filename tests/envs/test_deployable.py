@@ -143,8 +143,8 @@ def test_the_lock_is_of_this_pyproject_and_names_pypi_and_nothing_else(locked: P
     project = tomllib.loads((locked / "pyproject.toml").read_text())["project"]
     packages = tomllib.loads((locked / "uv.lock").read_text())["package"]
     own = next(package for package in packages if package["name"] == project["name"])
-    asked = {re.split(r"[\[><=]", each)[0].lower().replace("_", "-"): each for each in project["dependencies"]}
-    assert {each["name"] for each in own["metadata"]["requires-dist"]} == asked.keys()
+    requirements = {re.split(r"[\[><=]", each)[0].lower().replace("_", "-"): each for each in project["dependencies"]}
+    assert {each["name"] for each in own["metadata"]["requires-dist"]} == requirements.keys()
     for package in packages:
         if package is not own:
             assert package["source"] == {"registry": "https://pypi.org/simple"}

@@ -75,9 +75,9 @@ def test_a_seed_is_one_text_in_every_session_at_once(url: str):
         return texts
 
     with ThreadPoolExecutor(16) as executor:
-        asked = list(executor.map(ask, range(16)))
-    assert all(texts == asked[0] for texts in asked)
-    assert asked[0][0] == asked[0][2] != asked[0][1]
+        questions = list(executor.map(ask, range(16)))
+    assert all(texts == questions[0] for texts in questions)
+    assert questions[0][0] == questions[0][2] != questions[0][1]
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,13 @@ def test_what_is_refused_is_not_kept(cache: Path):
 
 
 def test_a_recipes_arguments_are_checked_by_trl_once_and_wrong_ones_each_time(monkeypatch: pytest.MonkeyPatch):
-    asked: list[str] = []
+    checked: list[str] = []
     config_class = trl_arguments._config_class
-    monkeypatch.setattr(trl_arguments, "_config_class", lambda spec: asked.append(spec) or config_class(spec))
+    monkeypatch.setattr(trl_arguments, "_config_class", lambda spec: checked.append(spec) or config_class(spec))
     for value in (0.1, 0.1, 0.2):
         trl_arguments.check_arguments(SftSpec, {"weight_decay": value})
-    assert asked == [SftSpec, SftSpec], "0.1 once, 0.2 once"
+    assert checked == [SftSpec, SftSpec], "0.1 once, 0.2 once"
     for _ in range(2):
         with pytest.raises(ValueError, match="weight_decay: 'much' is not of the type float"):
             trl_arguments.check_arguments(SftSpec, {"weight_decay": "much"})
-    assert asked[2:] == [SftSpec, SftSpec]
+    assert checked[2:] == [SftSpec, SftSpec]

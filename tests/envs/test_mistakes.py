@@ -18,12 +18,12 @@ PUZZLES = [words.puzzle("wordle", 4, seed) for seed in range(140)]
 FOUR: dict[str, Any] = {"candidates": 4}
 
 
-def asked(text: str) -> list[dict[str, Any]]:
+def chat(text: str) -> list[dict[str, Any]]:
     return [{"role": "system", "content": "Play."}, {"role": "user", "content": text}]
 
 
 def echoed(text: str, error_rate: float = ALWAYS, ask: int = 0) -> Turn:
-    return next_turn("echo", {}, asked(text), error_rate, 1, ask)
+    return next_turn("echo", {}, chat(text), error_rate, 1, ask)
 
 
 def right(text: str) -> Turn:
@@ -100,7 +100,7 @@ def test_a_near_miss_lies_anywhere_in_the_text():
 
 def puzzle_turn(puzzle: Any, *said: tuple[Turn, str], error_rate: float = ALWAYS) -> Turn:
     """The script's guess after these turns, each with its reply."""
-    messages = asked(puzzle.question)
+    messages = chat(puzzle.question)
     for turn, reply in said:
         function = {"name": turn.tool, "arguments": turn.arguments}
         messages += [
@@ -161,8 +161,8 @@ def test_a_game_of_several_turns_is_lost_by_its_own_near_miss_in_every_turn():
     missed = [puzzle for puzzle in PUZZLES if near_miss(puzzle_turn(puzzle), puzzle.candidates[0])]
     assert len(missed) > 8
     for puzzle in missed:
-        told = (puzzle_turn(puzzle), "This word is not an English word.\nGuesses left: 5.")
-        assert any(near_miss(puzzle_turn(puzzle, told), word) for word in puzzle.candidates)
+        messages = (puzzle_turn(puzzle), "This word is not an English word.\nGuesses left: 5.")
+        assert any(near_miss(puzzle_turn(puzzle, messages), word) for word in puzzle.candidates)
 
 
 def test_in_a_mixture_each_part_errs_in_its_own_way():
@@ -172,11 +172,11 @@ def test_in_a_mixture_each_part_errs_in_its_own_way():
     seed = next(seed for seed in range(50) if mixture.part(seed).label == "say")
     system = {"role": "system", "content": mixture.part(seed).instructions}
     for text in TEXTS[:60]:
-        turn = next_turn("multi", settings, [system, asked(text)[1]], ALWAYS, seed)
+        turn = next_turn("multi", settings, [system, chat(text)[1]], ALWAYS, seed)
         assert turn == echoed(text)
 
 
 def test_a_tool_without_arguments_can_be_misnamed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("apprentice.envs.mistakes.next_call", lambda *_: ("look", {}))
-    found = {next_turn("catch", {}, asked(text), ALWAYS, 1).tool for text in TEXTS[:40]}
+    found = {next_turn("catch", {}, chat(text), ALWAYS, 1).tool for text in TEXTS[:40]}
     assert found == {"look", "functions.look", "submit_look", "look_tool"}

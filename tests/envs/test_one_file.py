@@ -40,7 +40,7 @@ class Doors(Game):
     def _secret(self) -> None: ...
 
 
-def begun(game: type[Game] = Doors) -> GameServer:
+def start_server(game: type[Game] = Doors) -> GameServer:
     server = server_of(game)()
     server.reset(seed=1)
     return server
@@ -54,7 +54,7 @@ def test_its_tools_are_its_own_public_methods_with_their_schemas():
 
 
 def test_the_answer_is_told_when_the_episode_is_over_and_not_before():
-    server = begun()
+    server = start_server()
     refused = server.step(Move(tool="right", arguments={"force": 10}))
     assert (refused.text, refused.refused, refused.correct, refused.done) == ("It would break.", True, None, False)
     won = server.step(Move(tool="left"))
@@ -62,7 +62,7 @@ def test_the_answer_is_told_when_the_episode_is_over_and_not_before():
 
 
 def test_a_refused_call_costs_a_turn():
-    server = begun()
+    server = start_server()
     seen = [server.step(Move(tool="right", arguments={"force": 10})) for _ in range(2)]
     assert [(each.done, each.reward) for each in seen] == [(False, 0.0), (True, 0.0)]
 
@@ -79,13 +79,13 @@ def test_a_refused_call_costs_a_turn():
 )
 def test_an_error_of_the_game_or_of_its_client_is_no_reply_to_a_model(move: Move, error: type[Exception]):
     with pytest.raises(error):
-        begun().step(move)
+        start_server().step(move)
 
 
 def test_nothing_is_played_before_a_reset_or_after_the_end():
     with pytest.raises(ValueError, match="reset first"):
         server_of(Doors)().step(Move(tool="left"))
-    server = begun()
+    server = start_server()
     server.step(Move(tool="left"))
     with pytest.raises(ValueError, match="reset first"):
         server.step(Move(tool="left"))

@@ -46,8 +46,8 @@ def servers() -> Iterator[dict[str, EnvironmentServer]]:
 @pytest.fixture
 def begin(servers: dict[str, EnvironmentServer]) -> Iterator[Callable[..., Episode]]:
     """Begins an episode in the shop, under settings beside the given ones."""
-    with playing(servers["shop"]) as begun:
-        yield lambda seed=1, **settings: begun(SHOP.with_settings(SHOP.settings | settings), seed)
+    with playing(servers["shop"]) as start:
+        yield lambda seed=1, **settings: start(SHOP.with_settings(SHOP.settings | settings), seed)
 
 
 def test_the_tools_are_the_servers_and_with_its_name_and_version_part_of_the_key(
@@ -236,12 +236,12 @@ def test_a_recipe_has_the_tools_in_all_that_it_plays_before_a_run_begins(servers
             "guards": [{"name": "say", "environment": {"name": "echo"}}],
         }
     )
-    told = with_discovered_settings(recipe)
+    with_tools = with_discovered_settings(recipe)
     whole = completed(SHOP, servers["shop"])
-    assert told.environment == whole
-    assert told.rungs() == [whole, whole.with_settings(whole.settings | hard)]
-    assert told.improve.ladder == [whole.settings | hard]
-    assert told.guards == recipe.guards, "what knows its tools is asked nothing, and no server starts for it"
+    assert with_tools.environment == whole
+    assert with_tools.level_environments() == [whole, whole.with_settings(whole.settings | hard)]
+    assert with_tools.improve.ladder == [whole.settings | hard]
+    assert with_tools.guards == recipe.guards, "what knows its tools is asked nothing, and no server starts for it"
 
 
 def test_without_a_server_it_says_to_name_one():

@@ -44,9 +44,9 @@ def test_its_mistakes_have_the_form_of_an_answer(name: str):
 
 
 def test_it_errs_on_the_share_that_it_is_told():
-    asked = {seed: datasets.entry("gcd", {}, seed)[1] for seed in range(300)}
-    answers = {seed: answer({"dataset": "gcd"}, each["question"], 0.1, seed) for seed, each in asked.items()}
-    right = sum(answers[seed] == each["answer"] for seed, each in asked.items())
+    entries = {seed: datasets.entry("gcd", {}, seed)[1] for seed in range(300)}
+    answers = {seed: answer({"dataset": "gcd"}, each["question"], 0.1, seed) for seed, each in entries.items()}
+    right = sum(answers[seed] == each["answer"] for seed, each in entries.items())
     assert 255 <= right <= 285
 
 

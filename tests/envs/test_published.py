@@ -94,7 +94,7 @@ class Recorded(Session):
 def test_the_transcript_is_what_the_published_server_sends(
     name: str, servers: dict[tuple[str, str], EnvironmentServer]
 ):
-    def told(exchange: Exchange) -> Any:
+    def content(exchange: Exchange) -> Any:
         if name == "catch" or exchange.kind == "state":  # drawn by chance, or with an episode's id
             return exchange.received.keys()
         if name == "echo":  # what stands beside the result is of fastmcp's version
@@ -103,7 +103,7 @@ def test_the_transcript_is_what_the_published_server_sends(
         return exchange.received
 
     kept = recorded(name)
-    assert [*map(told, exchanged(servers["published", name].url, SCRIPTS[name]))] == [*map(told, kept)]
+    assert [*map(content, exchanged(servers["published", name].url, SCRIPTS[name]))] == [*map(content, kept)]
     assert {each.kind for each in kept} >= {"reset", "step"}
 
 
@@ -162,12 +162,12 @@ def test_trls_wordle_script_sees_the_marks_of_each_guess(servers: dict[tuple[str
 def test_wordle_is_the_same_game_on_a_published_server(playing: Any):
     def game(side: str, seed: int) -> list[Any]:
         environment = playing(WORDLE, side)
-        asked = [environment.ask(seed)]
+        transcript = [environment.ask(seed)]
         for word in ("crane", "no word", "storm", "crane", "crane"):
             if not environment.done:
-                asked.append(environment.environment.guess(word))
-                asked.append(environment.scores())
-        return [*asked, environment.reward, environment.done, environment.correct]
+                transcript.append(environment.environment.guess(word))
+                transcript.append(environment.scores())
+        return [*transcript, environment.reward, environment.done, environment.correct]
 
     games = [game("published", seed) for seed in range(6)]
     assert games == [game("ours", seed) for seed in range(6)]
@@ -180,8 +180,8 @@ def test_wordles_transcript_is_read_as_a_player_is_told_it():
     session = Recorded(recorded("wordle"))
     game: Any = WORDLE.make(session)
     assert game.ask(7).startswith("Puzzle ")
-    told = [game.environment.guess("crane"), game.environment.guess("zzzzz"), game.environment.guess("crane")]
-    assert told == ["X Y X X X\nGuesses left: 5.", "'zzzzz' is not an English word.\nGuesses left: 5.", "OK."]
+    replies = [game.environment.guess("crane"), game.environment.guess("zzzzz"), game.environment.guess("crane")]
+    assert replies == ["X Y X X X\nGuesses left: 5.", "'zzzzz' is not an English word.\nGuesses left: 5.", "OK."]
     assert (game.reward, game.correct) == (0.1, "storm")
     assert game.scores() == {"correct": 0.1, "greens": 0.0, "yellows": 0.0, "repetition": pytest.approx(1 / 3)}
     game.ask(4)
@@ -282,10 +282,10 @@ def test_echo_is_the_same_game_on_a_published_server(playing: Any):
 
 def test_a_server_that_asks_nothing_and_has_other_tools_is_no_echo():
     other = [{"name": "add"}]
-    asked = Exchange("reset", {}, {"observation": {}, "reward": 0.0, "done": False})
-    told = Exchange("step", {}, {"observation": {"tools": other}, "reward": 0.0, "done": False})
+    reset = Exchange("reset", {}, {"observation": {}, "reward": 0.0, "done": False})
+    step = Exchange("step", {}, {"observation": {"tools": other}, "reward": 0.0, "done": False})
     with pytest.raises(BadReply, match="there is no tool echo_message"):
-        ECHO.make(Recorded([asked, told])).environment.reset(seed=1)
+        ECHO.make(Recorded([reset, step])).environment.reset(seed=1)
 
 
 def test_catch_refuses_a_server_that_ignores_the_seed(servers: dict[tuple[str, str], EnvironmentServer], playing: Any):

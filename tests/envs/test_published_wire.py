@@ -66,12 +66,12 @@ def test_a_composite_dataset_is_played_as_the_published_page_shows(client: Any):
         {"name": "spell_backward", "weight": 1, "config": {"min_word_len": 3, "max_word_len": 5}},
     ]
     result = client.reset(dataset_name="composite", dataset_specs=specs, seed=42, size=20)
-    asked = set()
+    datasets = set()
     for _ in range(20):
         assert result.observation.question
-        asked.add(client.step(PublishedAction(answer="4")).observation.dataset_metadata["source_dataset"])
+        datasets.add(client.step(PublishedAction(answer="4")).observation.dataset_metadata["source_dataset"])
         result = client.reset()
-    assert asked == {"leg_counting", "spell_backward"}
+    assert datasets == {"leg_counting", "spell_backward"}
 
 
 def test_a_bare_reset_without_a_dataset_is_refused_and_the_session_can_still_play(client: Any):
@@ -85,19 +85,19 @@ def test_a_client_without_types_plays_too(server: EnvironmentServer):
         client.reset(dataset_name="chain_sum", dataset_config={"min_terms": 2, "max_terms": 2}, seed=3, size=5)
         reply = client.step({"answer": "no number"})
         assert reply.done
-        told = set(reply.observation) - {"metadata"}  # which openenv 0.10 adds
-        assert told == {"question", "score", "correct_answer", "dataset_metadata"}
+        fields = set(reply.observation) - {"metadata"}  # which openenv 0.10 adds
+        assert fields == {"question", "score", "correct_answer", "dataset_metadata"}
 
 
 def test_many_sessions_at_once_have_datasets_of_their_own(server: EnvironmentServer):
     def play(seed: int) -> bool:
         expected = reasoning_gym.create_dataset("chain_sum", seed=seed, size=10)
         with PublishedClient(base_url=server.url).sync() as client:
-            asked = [client.reset(dataset_name="chain_sum", seed=seed, size=10).observation.question]
+            questions = [client.reset(dataset_name="chain_sum", seed=seed, size=10).observation.question]
             for _ in range(9):
                 client.step(PublishedAction(answer="1"))
-                asked.append(client.reset().observation.question)
-        return asked == [entry["question"] for entry in expected]
+                questions.append(client.reset().observation.question)
+        return questions == [entry["question"] for entry in expected]
 
     with ThreadPoolExecutor(12) as executor:
         assert all(executor.map(play, range(12)))

@@ -34,11 +34,11 @@ def test_the_same_seed_is_the_same_question_on_two_servers(server: EnvironmentSe
     with local_server("apprentice.envs.serving.serve", "reasoning_gym") as other:
         for task in TASKS.values():
             here, there = task.make(Session(server)), task.make(Session(EnvironmentServer(url=other)))
-            asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
+            questions = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
             here.close()
             there.close()
-            assert all(one == two for one, two in asked), task
-            assert asked[0] == asked[2] != asked[1], task
+            assert all(one == two for one, two in questions), task
+            assert questions[0] == questions[2] != questions[1], task
 
 
 def test_every_reset_sends_dataset_configuration_seed_and_size(chain_sum: EnvironmentSpec):

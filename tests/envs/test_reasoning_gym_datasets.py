@@ -167,8 +167,8 @@ def test_a_part_that_cannot_be_given_another_seed_makes_the_composite_be_built_a
 
 def test_a_composite_task_draws_from_all_of_its_parts_and_tells_which_one_asked(session: Session):
     environment = COMPOSITE.make(session)
-    asked = [environment.slices(seed, environment.ask(seed))["dataset"] for seed in range(40)]
-    assert asked.count("leg_counting") > asked.count("spell_backward") > 0
+    parts = [environment.slices(seed, environment.ask(seed))["dataset"] for seed in range(40)]
+    assert parts.count("leg_counting") > parts.count("spell_backward") > 0
 
 
 @pytest.mark.long

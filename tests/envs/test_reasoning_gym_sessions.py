@@ -18,11 +18,11 @@ from apprentice.envs.wire.session import Refused, Session
 
 @pytest.mark.parametrize("name", sorted(datasets.DRAW_GLOBALLY))
 def test_a_seed_names_its_question_whatever_the_common_generators_were_at(name: str):
-    asked = []
+    entries = []
     for state in (1, 2):
         random.seed(state)
-        asked.append([datasets.entry(name, {}, seed)[1] for seed in range(160)])
-    assert asked[0] == asked[1]
+        entries.append([datasets.entry(name, {}, seed)[1] for seed in range(160)])
+    assert entries[0] == entries[1]
 
 
 def test_the_common_generators_are_left_as_they_were():

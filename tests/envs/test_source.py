@@ -82,10 +82,10 @@ def test_an_installed_copy_has_the_code_of_the_checkout(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", script], env=there, cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    imported, *told = done.stdout.splitlines()
+    imported, *digests = done.stdout.splitlines()
     assert imported == str(tmp_path / "apprentice" / "envs" / "catalog.py")
     here = [f"{name} {environment_class(name).code_under({})}" for name in CATALOGUE]
-    assert told == here
+    assert digests == here
     assert len(set(here)) == len(CATALOGUE)
 
 

@@ -68,11 +68,11 @@ def right_move(game: Any, place: int = 0) -> tuple[int, int, int]:
 def test_the_same_seed_is_the_same_puzzle_on_two_servers_and_another_one_another(server: EnvironmentServer):
     with local_server("apprentice.envs.serving.serve", "sudoku") as other:
         here, there = NORMAL.make(Session(server)), NORMAL.make(Session(EnvironmentServer(url=other)))
-        asked = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
+        puzzles = [(here.ask(seed), there.ask(seed)) for seed in (7, 100_000_000, 7)]
         here.close()
         there.close()
-    assert all(one == two for one, two in asked)
-    assert asked[0] == asked[2] != asked[1]
+    assert all(one == two for one, two in puzzles)
+    assert puzzles[0] == puzzles[2] != puzzles[1]
 
 
 def test_a_puzzle_neither_reads_nor_moves_the_global_random_state():
@@ -106,9 +106,9 @@ def test_a_span_of_clues_gives_easy_puzzles_among_harder_ones(server: Environmen
 
 def test_thousands_of_seeds_ask_as_many_different_questions(server: EnvironmentServer):
     environment = MARKED.make(Session(server))
-    asked = {same_text(environment.ask(seed)) for seed in range(500)}
+    questions = {same_text(environment.ask(seed)) for seed in range(500)}
     environment.close()
-    assert len(asked) == 500
+    assert len(questions) == 500
 
 
 def test_our_count_of_solutions_is_textarenas():
@@ -116,14 +116,14 @@ def test_our_count_of_solutions_is_textarenas():
 
     from apprentice.envs.sudoku.puzzle import Puzzle
 
-    theirs = SudokuEnv()
+    textarena_env = SudokuEnv()
     several = 0
     for seed in range(20):
         grid = Puzzle(seed, 36, 36).board
         for row, column in random.Random(seed).sample([(r, c) for r in range(9) for c in range(9)], 12):
             grid[row][column] = 0
         counted: list[Any] = []
-        theirs._count_solutions([row[:] for row in grid], counted)
+        textarena_env._count_solutions([row[:] for row in grid], counted)
         assert len(solutions(grid, 2)) == len(counted)
         several += len(counted) == 2
     assert several > 0
@@ -171,16 +171,16 @@ def test_a_move_that_breaks_a_column_or_a_box_is_told_apart_from_one_that_the_so
     environment: Any = EnvironmentSpec(name="sudoku", settings={"clues": 45, "mistakes": 100}).make(Session(server))
     grid = env.read(environment.ask(1))
     solved = solutions(grid, 1)[0]
-    told = {"is in column": 0, "is in the box": 0, "leads to no solution": 0}
+    reasons = {"is in column": 0, "is in the box": 0, "leads to no solution": 0}
     for row, column in empty_cells(grid)[:16]:
         for digit in set(range(1, 10)) - {solved[row][column]} - set(grid[row]):
             in_column = digit in [each[column] for each in grid]
             in_box = not in_column and digit not in possible(grid, row, column)
             reason = "is in column" if in_column else "is in the box" if in_box else "leads to no solution"
-            told[reason] += 1
+            reasons[reason] += 1
             assert environment.environment.place(row + 1, column + 1, digit).startswith(f"Refused: {digit} {reason}")
     environment.close()
-    assert all(told.values())
+    assert all(reasons.values())
 
 
 def test_pencil_marks_list_what_is_left_to_each_cell_and_a_reply_only_those_that_changed(server: EnvironmentServer):

@@ -37,8 +37,8 @@ def server() -> Iterator[EnvironmentServer]:
 
 @pytest.fixture
 def begin(server: EnvironmentServer) -> Iterator[Callable[..., Episode]]:
-    with playing(server) as begun:
-        yield lambda seed, kind, **settings: begun(
+    with playing(server) as start:
+        yield lambda seed, kind, **settings: start(
             LETTERS.with_settings(LETTERS.settings | {"arguments": {"kind": kind}} | settings), seed
         )
 

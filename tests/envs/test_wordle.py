@@ -195,11 +195,15 @@ def test_the_same_seed_is_the_same_game_on_two_servers(
 ):
     def replies(server: EnvironmentServer, seed: int) -> list[Any]:
         environment: Any = task.make(Session(server))
-        asked = environment.ask(seed), environment.environment.guess("slate"), environment.environment.guess("crony")
+        transcript = (
+            environment.ask(seed),
+            environment.environment.guess("slate"),
+            environment.environment.guess("crony"),
+        )
         for word in ("cigar", "rebut", "sissy", "humph"):
             environment.environment.guess(word)
         environment.close()
-        return [*asked, environment.correct]
+        return [*transcript, environment.correct]
 
     for seed in (3, 200_000_000, 3):
         assert replies(wordle, seed) == replies(other, seed)

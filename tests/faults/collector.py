@@ -34,16 +34,16 @@ def main() -> None:
         store, StandingServers({"reasoning_gym": EnvironmentServer(**given["server"])}, f"{given['teacher_url']}/v1")
     )
     teacher = TeacherSpec(model="faulty", **given["teacher"])
-    asked = CollectSpec(), teacher, TASKS["chain_sum"], Window(start=0, size=given["episodes"])
+    arguments = CollectSpec(), teacher, TASKS["chain_sum"], Window(start=0, size=given["episodes"])
     try:
         if stale := given.get("stale"):
             fcntl.flock = lambda file, how: None
             lease.PERIOD, lease.STALE = stale / 12, stale
-            made = store.fetch(collect_shard(work, *asked))
+            made = store.fetch(collect_shard(work, *arguments))
             shutil.copyfile(made / "rollouts.jsonl", folder / "rollouts.jsonl")
             return
         with store.staging() as out:
-            collect_shard.body(StageContext(work, "0" * 20, out, scratch), *asked)
+            collect_shard.body(StageContext(work, "0" * 20, out, scratch), *arguments)
             shutil.copyfile(out / "rollouts.jsonl", folder / "rollouts.jsonl")
     except Stop as stop:
         print(stop)

@@ -36,7 +36,7 @@ class Failing(Endpoint):
     def __init__(self, latency: float, folder: Path, dataset: str):
         super().__init__(latency, close=False, dataset=dataset)
         self._mode = folder / "mode"
-        self._asked = folder / "asked.jsonl"
+        self._requests = folder / "asked.jsonl"
 
     def _answer(self, body: bytes) -> None:
         mode = self._charged(self._mode.read_text().strip() or "ok")  # empty for a moment while it is written
@@ -61,7 +61,7 @@ class Failing(Endpoint):
         return mode if not mode.startswith("credit ") else "ok" if left > 0 else "402"
 
     def _note(self, question: str, answered: bool) -> None:
-        with self._asked.open("a") as file:
+        with self._requests.open("a") as file:
             file.write(json.dumps({"question": question, "answered": answered}) + "\n")
 
 

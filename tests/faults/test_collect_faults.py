@@ -42,7 +42,7 @@ class Collection:
         self.teacher: dict[str, Any] = {}
         self.episodes = EPISODES
         self.stale = 0.0
-        self.known_asked: list[tuple[int, set[str]]] = []
+        self.finished_at: list[tuple[int, set[str]]] = []
         self.say("ok")
 
     def say(self, mode: str) -> None:
@@ -68,7 +68,7 @@ class Collection:
         path = next((self.folder / "store" / ".scratch").glob("*/episodes.jsonl"), path) if self.stale else path
         return [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")] if path.exists() else []
 
-    def asked(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[dict[str, Any]]:
         path = self.folder / "asked.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -78,7 +78,7 @@ class Collection:
     def note_finished(self) -> None:
         """Remembers which questions are finished now: from here on nobody may ask the teacher about them."""
         finished = {json.loads(line)["messages"][1]["content"] for line in self.journal()}
-        self.known_asked.append((len(self.asked()), finished))
+        self.finished_at.append((len(self.requests()), finished))
 
     def disturbed(self, fault: Callable[[], None], code: int = 0) -> str:
         """Runs the collection, lets `fault` happen in the middle, and returns what was said."""
@@ -102,9 +102,11 @@ class Collection:
         once = {question for question, count in Counter(wanted.values()).items() if count == 1}
         records = [json.loads(line) for line in (self.folder / "rollouts.jsonl").read_text().splitlines()]
         got = [(record["seed"], record["messages"][1]["content"]) for record in records if not record["failed_at"]]
-        asked = self.asked()
+        requests = self.requests()
         repeated = sum(
-            request["question"] in finished & once for since, finished in self.known_asked for request in asked[since:]
+            request["question"] in finished & once
+            for since, finished in self.finished_at
+            for request in requests[since:]
         )
         row = {
             "name": name,
@@ -120,7 +122,7 @@ class Collection:
     def answered_once(self) -> None:
         """No answer was paid for twice: what the environment lost was rebuilt with the answer that was there."""
         allowed = Counter(self.questions().values())
-        assert not Counter(request["question"] for request in self.asked() if request["answered"]) - allowed
+        assert not Counter(request["question"] for request in self.requests() if request["answered"]) - allowed
 
 
 def digest(questions: list[tuple[int, str]]) -> str:
@@ -152,8 +154,8 @@ def test_an_environment_server_killed_and_back_after_ten_seconds(run: Collection
 
     def fault() -> None:
         run.environment.kill()
-        later(3.0, lambda: quiet.append(len(run.asked())))
-        later(9.0, lambda: quiet.append(len(run.asked())))
+        later(3.0, lambda: quiet.append(len(run.requests())))
+        later(9.0, lambda: quiet.append(len(run.requests())))
         later(10.0, run.environment.start)
 
     out = run.disturbed(fault)
@@ -249,7 +251,7 @@ def test_an_account_that_runs_dry_stops_the_stage_at_once_to_be_resumed(run: Col
     out = run.disturbed(lambda: run.say(mode), code=1)
     assert said in out
     assert "episodes are finished and kept" in out
-    refused = sum(not request["answered"] for request in run.asked())
+    refused = sum(not request["answered"] for request in run.requests())
     assert refused <= run.server["sessions"], "no question was asked of an account without credit twice"
     run.say("ok")
     run.note_finished()
@@ -332,7 +334,7 @@ def test_a_full_disk_stops_the_stage_to_be_resumed(run: Collection):
     half = [line for line in (run.folder / "half.jsonl").read_bytes().splitlines(True) if line.endswith(b"\n")]
     assert 50 < len(half) < EPISODES
     finished = {json.loads(line)["messages"][1]["content"] for line in half}
-    run.known_asked.append(((run.folder / "asked-half.jsonl").read_text().count("\n"), finished))
+    run.finished_at.append(((run.folder / "asked-half.jsonl").read_text().count("\n"), finished))
     run.check("disk full, then resumed")
 
 
@@ -395,13 +397,13 @@ def test_a_collection_that_was_suspended_on_a_store_with_blind_locks_writes_and_
     time.sleep(0.3)  # what was on its way to the teacher arrives
     blind.note_finished()
     assert second.wait(90) == 0
-    bought = len(blind.asked())
+    bought = len(blind.requests())
     assert bought <= EPISODES + blind.server["sessions"]
     first.send_signal(signal.SIGCONT)
     out, _ = first.communicate(timeout=60)
     assert first.returncode == 1
     assert "another run took over" in out
-    assert len(blind.asked()) == bought
+    assert len(blind.requests()) == bought
     blind.check("holder suspended, blind locks")
 
 

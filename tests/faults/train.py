@@ -118,7 +118,7 @@ class Run:
             except psutil.Error:  # it has just ended, or is someone else's
                 continue
 
-    def begun_checkpoints(self) -> set[tuple[str, int]]:
+    def started_checkpoints(self) -> set[tuple[str, int]]:
         """Checkpoints whose last file, the trainer's state, is not there: they are being written, or were torn.
 
         Each with its last write: one that was torn is begun anew in the same folder.
@@ -180,24 +180,24 @@ def disturbed(run: Run, whole: list[Line], draw: random.Random) -> int:
         flush=True,
     )
     for number, target in enumerate(targets):
-        before, torn = len(run.seen()), run.begun_checkpoints()
+        before, torn = len(run.seen()), run.started_checkpoints()
         process = run.start()
 
         def reached(before: int = before, target: int = target) -> bool:
             return any(steps.index((line["stage"], line["step"])) >= target for line in run.seen()[before:])
 
-        def begun_to_keep(before: int = before, target: int = target, torn: set[tuple[str, int]] = torn) -> bool:
-            return bool(run.begun_checkpoints() - torn) or reached(before, target + MISSED)
+        def started_to_keep(before: int = before, target: int = target, torn: set[tuple[str, int]] = torn) -> bool:
+            return bool(run.started_checkpoints() - torn) or reached(before, target + MISSED)
 
         until(reached, process)
         if number in at_checkpoints:
-            until(begun_to_keep, process)
+            until(started_to_keep, process)
         else:
             time.sleep(draw.random() * 4 * typical)
         if process.poll() is not None:
             raise SystemExit(f"it ended before it was killed:\n{(run.folder / 'said.txt').read_text()[-3000:]}")
         run.kill(process)
-        tell(run, number, steps[target], before, run.begun_checkpoints() - torn)
+        tell(run, number, steps[target], before, run.started_checkpoints() - torn)
     run.finish()
     print(f"then it ended, after {len(run.seen())} lines in all where {len(whole)} were needed", flush=True)
     return run.kills
@@ -240,9 +240,9 @@ def check_whole(run: Run, whole: list[Line]) -> None:
     if any(count % SETTINGS["sft.epochs"] for count in times):  # two episodes may be the same text
         raise SystemExit(f"SFT saw its rows {sorted(times)} times in {SETTINGS['sft.epochs']} epochs")
     log = json.loads((run.snapshot("grpo") / "log.json").read_text())
-    taught = sum(entry["grad_norm"] > 0 for entry in log) / len(log)
-    if taught < 0.75:
-        raise SystemExit(f"only {taught:.0%} of GRPO's steps had a gradient")
+    gradient_share = sum(entry["grad_norm"] > 0 for entry in log) / len(log)
+    if gradient_share < 0.75:
+        raise SystemExit(f"only {gradient_share:.0%} of GRPO's steps had a gradient")
 
 
 def main() -> int:

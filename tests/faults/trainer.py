@@ -32,12 +32,12 @@ def main(seen: str, *arguments: str) -> None:
         samples = _hashes(inputs["completion_ids"], inputs["completion_mask"])
         note("trained", "grpo", trainer, _hashes(inputs["prompt_ids"], inputs["prompt_mask"]), samples)
 
-    def asked(trainer: Any, inputs: Any) -> None:
+    def before_rollouts(trainer: Any, inputs: Any) -> None:
         note("asked", "grpo", trainer, [row["seed"] for row in inputs])
 
     _before(SFTTrainer, "compute_loss", sft)
     _before(GRPOTrainer, "compute_loss", grpo)
-    _before(GRPOTrainer, "_generate_and_score_completions", asked)
+    _before(GRPOTrainer, "_generate_and_score_completions", before_rollouts)
     from apprentice.deployments.cli import app
 
     app(["run", *arguments])

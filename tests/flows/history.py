@@ -50,7 +50,7 @@ class History:
     ) -> Release:
         name = f"{recipe.round.number if recipe.round else 0}"
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
-        asked = self.make(Questions, f"questions-{name}", counts, {})
+        questions = self.make(Questions, f"questions-{name}", counts, {})
         counts = {"episodes": 1, "kept": 1, "dropped": {}}
         row = json.dumps({"seed": int(name), "messages": [{}, {"content": "a question"}]})
         kept = self.make(KeptRollouts, f"kept-{name}", counts, {}, files={"kept.jsonl": f"{row}\n"})
@@ -62,7 +62,7 @@ class History:
         for role in ("challenger", "rival"):
             own = rates | {"model": role, "accuracy": accuracy}
             settings = {"spec": {"samples": samples}}
-            made = self.make(Evaluation, f"{role}-{name}", own, {"questions": asked}, settings=settings)
+            made = self.make(Evaluation, f"{role}-{name}", own, {"questions": questions}, settings=settings)
             roles[f"evaluations.{role}"] = made
         files = {"verdict.json": json.dumps({"slices": slices, "contamination": {"clean": True}})}
         counts = {"diagnosis": "", "contaminated": False}

@@ -34,7 +34,7 @@ def test_a_run_whose_account_runs_dry_fails_with_the_reason_and_the_next_one_ask
     assert "Insufficient credits. Add more." in str(failed.message)
     assert "episodes are finished and kept" in str(failed.message)
     assert not list((tmp_path / "artifacts/models").glob("local/*-sft"))
-    asked = len(endpoint.requests)
+    request_count = len(endpoint.requests)
     endpoint.turns = [good]
     assert ran().is_completed()
-    assert len(endpoint.requests) - asked < 40, "what was finished is not asked for again"
+    assert len(endpoint.requests) - request_count < 40, "what was finished is not asked for again"

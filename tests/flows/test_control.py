@@ -61,5 +61,5 @@ def test_the_control_learned_from_the_same_rollouts_but_those_held_out(controlle
 
 def test_the_card_of_the_release_names_it(controlled: Ran, home: Path):
     cards = [each.read_text() for each in home.glob("artifacts/models/local/toy-model/snapshots/*/README.md")]
-    (told,) = [card for card in cards if "SFT to its best" in card]
-    assert "GRPO did not pay: +0.0 pp over SFT to its best" in told
+    (release_card,) = [card for card in cards if "SFT to its best" in card]
+    assert "GRPO did not pay: +0.0 pp over SFT to its best" in release_card

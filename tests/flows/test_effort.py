@@ -22,12 +22,16 @@ def trained(folder: Path, log: list[dict[str, Any]]) -> TrainedModel:
     return TrainedModel(GRPO, folder)
 
 
-@pytest.mark.parametrize(("asked", "rollouts"), [((None, None), 1024), ((32, 64), 1536)])
-def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from(tmp_path: Path, asked, rollouts):
+@pytest.mark.parametrize(("question_counts", "rollouts"), [((None, None), 1024), ((32, 64), 1536)])
+def test_the_rollouts_are_those_that_were_played_and_not_only_those_learned_from(
+    tmp_path: Path, question_counts, rollouts
+):
     work = RunContext(LocalStore(tmp_path, "toy"), StandingServers({}, None))
     recipe = load_recipe(LAPTOP, ["grpo.max_steps=4", "grpo.logging_steps=2"])
     log: list[dict[str, Any]] = [{"step": step, "completions/mean_length": 10.0} for step in (2, 4)]
-    log = [entry | ({"refill/questions": each} if each else {}) for entry, each in zip(log, asked, strict=True)]
+    log = [
+        entry | ({"refill/questions": each} if each else {}) for entry, each in zip(log, question_counts, strict=True)
+    ]
     effort = _effort(work.log, trained(tmp_path / "model", log), {"grpo": recipe.grpo})
     assert effort["rollouts"] == rollouts
     assert effort["tokens"] == 10 * rollouts

@@ -57,9 +57,9 @@ IMPORT = ("import", "rows.jsonl", "--recipe", "my recipe.yaml", "--messages", "c
 
 @pytest.mark.long
 def test_plain_chat_trains_by_the_printed_command_and_asks_no_teacher(home: Path):
-    told = command(home, *IMPORT)
-    assert told.returncode == 0, told.stdout + told.stderr
-    said = " ".join(told.stdout.split())
+    done = command(home, *IMPORT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
     for line in (
         "61 rows of rows.jsonl",
         "verified by the environment 60 rows.jsonl, line 1",
@@ -68,7 +68,7 @@ def test_plain_chat_trains_by_the_printed_command_and_asks_no_teacher(home: Path
         "refused: its question stands in the evaluation set 1 rows.jsonl, line 61: messages",
     ):
         assert line in said
-    name, *parts = shlex.split(told.stdout.strip().splitlines()[-1])
+    name, *parts = shlex.split(done.stdout.strip().splitlines()[-1])
     assert (name, parts[0]) == ("apprentice", "run")
     ran = command(home, *parts)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -119,9 +119,9 @@ def test_of_several_splits_train_is_taken_and_another_is_a_choice(home: Path):
     for split, seeds in (("train", range(8)), ("test", range(8, 11))):
         turns = [[{"role": role, "content": text_of(seed, 1)} for role in ("user", "assistant")] for seed in seeds]
         (home / f"rows-{split}.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
-    told = command(home, "import", ".", "--recipe", "my recipe.yaml")
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "8 rows of . (split train; not read: test)" in " ".join(told.stdout.split())
+    done = command(home, "import", ".", "--recipe", "my recipe.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 rows of . (split train; not read: test)" in " ".join(done.stdout.split())
     refused = command(home, "import", ".", "--recipe", "my recipe.yaml", "--split", "train[:4]")
     assert refused.returncode == 1
     assert "It has train, test." in " ".join(refused.stdout.split())

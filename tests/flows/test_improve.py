@@ -65,11 +65,11 @@ def test_the_champions_own_tries_and_the_earlier_rows_are_told_apart(rounds: lis
 
 def test_the_teacher_is_paid_for_no_more_questions_than_the_recipe_says(rounds: list[Ran], home: Path):
     store = home / "artifacts/datasets/local/toy-rollouts/snapshots"
-    asked = [
+    seeds_by_round = [
         {json.loads(line)["seed"] for line in (store / made(ran, "collect")["revision"] / "rollouts.jsonl").open()}
         for ran in rounds
     ]
-    assert [len(seeds) for seeds in asked] == [60, 25]
+    assert [len(seeds) for seeds in seeds_by_round] == [60, 25]
     assert rounds[1].report["rounds"][1]["bought"] == "25"
 
 

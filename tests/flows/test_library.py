@@ -90,8 +90,8 @@ def test_a_folder_from_elsewhere_is_taken_by_its_content(made: Made, tmp_path: P
     made.model.model().save_pretrained(model)
     made.model.tokenizer().save_pretrained(model)
     again = apprentice.sft(made.recipe, rollouts, model)
-    ours, theirs = (each.inputs["kept"].to_pandas() for each in (made.model, again))
-    assert ours.equals(theirs)
+    ours, rows_again = (each.inputs["kept"].to_pandas() for each in (made.model, again))
+    assert ours.equals(rows_again)
     assert again.inputs["student"].artifact.stage == "base"
     other = made.recipe | {"store": {"path": tmp_path / "artifacts"}}
     assert apprentice.sft(other, made.rollouts).inputs["kept"].to_pandas().equals(ours), "a result of another store"

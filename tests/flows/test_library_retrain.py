@@ -14,12 +14,12 @@ from tests.flows.commands import TOY
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
+    calls: list[Any] = []
     recipe = load_recipe(TOY, [f"store.path={tmp_path / 'store'}"])
     store = recipe.store.path.absolute() / ".prefect"
 
     def flow(given: Any, runs: Path) -> Path:
-        asked.append((given, runs, get_current_settings().results.local_storage_path == store))
+        calls.append((given, runs, get_current_settings().results.local_storage_path == store))
         return tmp_path / "run"
 
     if named:
@@ -27,13 +27,13 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
     else:
         monkeypatch.delenv("PREFECT_LOCAL_STORAGE_PATH", raising=False)
     monkeypatch.setattr(library, "retrain_flow", flow)
-    monkeypatch.setattr(library, "check_runs", lambda folder: asked.append(("checked", folder)))
-    monkeypatch.setattr(library, "start_prefect_server", lambda: asked.append("server"))
+    monkeypatch.setattr(library, "check_runs", lambda folder: calls.append(("checked", folder)))
+    monkeypatch.setattr(library, "start_prefect_server", lambda: calls.append("server"))
     monkeypatch.setattr(library, "open_store", lambda given, **how: (given.name, how))
-    monkeypatch.setattr(library.announce, "show_cached", lambda: asked.append("cached"))
+    monkeypatch.setattr(library.announce, "show_cached", lambda: calls.append("cached"))
     monkeypatch.setattr(library, "Run", lambda folder, store: SimpleNamespace(folder=folder, store=store))
     made: Any = library.retrain(recipe, tmp_path / "runs")
-    assert asked == [
+    assert calls == [
         ("checked", tmp_path / "runs"),
         "server",
         (recipe, tmp_path / "runs", not named),
@@ -41,4 +41,4 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
     ]
     assert (made.folder, made.store) == (tmp_path / "run", ("toy", {"hub_needed": False}))
     library.retrain(recipe)
-    assert asked[4] == ("checked", Path("runs"))
+    assert calls[4] == ("checked", Path("runs"))

@@ -48,13 +48,13 @@ def test_the_page_leads_to_prefect_and_trackio_where_their_addresses_are_known(
         "Prefect": "http://127.0.0.1:4200/runs/flow-run/1",
         "Trackio": "http://127.0.0.1:7860/?project=toy",
     }
-    told = report(tmp_path)
+    data = report(tmp_path)
     for text in (
-        as_report_page(told | {"dashboards": known}, "{}", {}),
-        as_markdown_page(told | {"dashboards": known}),
+        as_report_page(data | {"dashboards": known}, "{}", {}),
+        as_markdown_page(data | {"dashboards": known}),
     ):
         assert all(url in text for url in known.values())
-    assert "Dashboards" not in as_report_page(told | {"dashboards": {}}, "{}", {})
+    assert "Dashboards" not in as_report_page(data | {"dashboards": {}}, "{}", {})
     assert "Trackio" not in addresses(load_recipe(TOY, ["trackio.url=http://127.0.0.1:7860", "report_to=[]"]))
     space = addresses(load_recipe(TOY, ["trackio.space_id=owner/curves"]))["Trackio"]
     assert space.endswith("/spaces/owner/curves/?project=toy")

@@ -11,7 +11,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.flows.commands import TOY
-from tests.tasks.examined import episodes
+from tests.tasks.evaluations import episodes
 
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
 

@@ -109,21 +109,21 @@ def test_three_rejected_rounds_in_a_row_are_a_stop(history: History, toy: Recipe
     assert has_stopped(past_rounds(history.store))
 
 
-@pytest.mark.parametrize(("accuracy", "rung"), [(0.92, EASY), (0.97, HARD)])
-def test_the_next_rung_is_taken_when_the_whole_interval_is_above_the_threshold(history: History, accuracy, rung):
+@pytest.mark.parametrize(("accuracy", "level"), [(0.92, EASY), (0.97, HARD)])
+def test_the_next_rung_is_taken_when_the_whole_interval_is_above_the_threshold(history: History, accuracy, level):
     recipe = load_recipe(TOY, [f"improve.ladder={json.dumps([EASY, HARD])}"])
     first = planned(history, recipe)
     assert first.environment.settings == EASY
     history.add(first, promoted=True, accuracy=accuracy)
-    assert planned(history, recipe).environment.settings == rung
+    assert planned(history, recipe).environment.settings == level
 
 
-@pytest.mark.parametrize(("samples", "rung"), [(1, HARD), (8, EASY)])
-def test_a_rung_is_mastered_by_questions_and_not_by_samples_of_a_few(history: History, samples: int, rung: Any):
+@pytest.mark.parametrize(("samples", "level"), [(1, HARD), (8, EASY)])
+def test_a_rung_is_mastered_by_questions_and_not_by_samples_of_a_few(history: History, samples: int, level: Any):
     """97% of 400 answers, of an evaluation that older code made: it says how many samples, and no more."""
     recipe = load_recipe(TOY, [f"improve.ladder={json.dumps([EASY, HARD])}"])
     history.add(planned(history, recipe), promoted=True, accuracy=0.97, samples=samples)
-    assert planned(history, recipe).environment.settings == rung
+    assert planned(history, recipe).environment.settings == level
     (row,) = [each.row() for each in past_rounds(history.store)]
     low, high = wilson(0.97 * 400 / samples, 400 / samples)
     assert row["champion's accuracy"] == f"97.0% ({low:.1%} to {high:.1%})"

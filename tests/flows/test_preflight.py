@@ -145,8 +145,8 @@ def test_too_few_sessions_for_grpo_stop_the_run_and_too_few_for_the_rest_do_not(
 @pytest.mark.long
 def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
     with odd_server("stubborn") as url:
-        guard = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}
-        chosen = load_recipe(TOY, [f"guards=[{json.dumps(guard)}]"])
+        regression = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}
+        chosen = load_recipe(TOY, [f"guards=[{json.dumps(regression)}]"])
         assert f"{url} does not work for echo: 5 seeds gave the same question" in stopped(chosen, tmp_path)
 
 
@@ -380,6 +380,6 @@ def test_a_run_warns_of_what_the_audit_found_in_its_environment_before(
     monkeypatch.setattr("apprentice.flows.audit.audit.KNOWN", tmp_path / "known.json")
     look(recipe(endpoint, f"server.url={echo}", environment="{name: echo, settings: {words: 4}}"), tmp_path)
     said = capfd.readouterr()
-    told = " ".join((said.out + said.err).split())
-    assert "echo 4 failed reward.exploit under default settings (error): 'yes' earns 0.5. seed 1: …" in told
-    assert "echo 3" not in told
+    output = " ".join((said.out + said.err).split())
+    assert "echo 4 failed reward.exploit under default settings (error): 'yes' earns 0.5. seed 1: …" in output
+    assert "echo 3" not in output

@@ -55,7 +55,7 @@ RECIPE = [
     "grpo.max_steps=2",
     f"probe.questions={PROBED}",
 ]
-LADDER = [settings(1.0), settings(0.5), settings(0.0)]
+LEVELS = [settings(1.0), settings(0.5), settings(0.0)]
 
 
 class Climbed(NamedTuple):
@@ -63,7 +63,7 @@ class Climbed(NamedTuple):
 
     recipe: Recipe
     work: RunContext
-    asked: Questions
+    question_set: Questions
     warm: SftCheckpoint
     probed: Probed
     trained: GrpoCheckpoint
@@ -74,45 +74,47 @@ class Climbed(NamedTuple):
         return read_episodes(self.work.store.fetch(self.probed.played[place]))
 
 
-def stages_of(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint | None = None) -> Pipeline:
+def stages_of(
+    work: RunContext, recipe: Recipe, evaluation_questions: Questions, model: Checkpoint | None = None
+) -> Pipeline:
     stages = Pipeline(work, recipe, base=model)
-    stages.questions = asked
+    stages.questions = evaluation_questions
     return stages
 
 
-def levels_of(work: RunContext, recipe: Recipe, asked: Questions) -> list[Level]:
-    return stages_of(work, recipe, asked).levels
+def levels_of(work: RunContext, recipe: Recipe, evaluation_questions: Questions) -> list[Level]:
+    return stages_of(work, recipe, evaluation_questions).levels
 
 
-def probed_by(work: RunContext, recipe: Recipe, asked: Questions, model: Checkpoint) -> Probed:
-    return stages_of(work, recipe, asked, model).task(recipe.grpo)
+def probed_by(work: RunContext, recipe: Recipe, evaluation_questions: Questions, model: Checkpoint) -> Probed:
+    return stages_of(work, recipe, evaluation_questions, model).task(recipe.grpo)
 
 
 @pytest.fixture(scope="module")
 def climbed(tmp_path_factory: pytest.TempPathFactory, server: EnvironmentServer, prefect_server: None) -> Climbed:
-    recipe = with_ladder(server, LADDER)
+    recipe = with_levels(server, LEVELS)
     store = LocalStore(tmp_path_factory.mktemp("ladder"), "toy", describe=write_card)
 
     @flow
     def climb() -> Climbed:
         with RunServers(recipe) as servers:
             work = RunContext(store, servers, recipe=recipe.for_record())
-            asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
-            base = student(work, recipe.student, recipe.environment, asked, 0)
+            evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
+            base = student(work, recipe.student, recipe.environment, evaluation_questions, 0)
             warm = who_says_true(work, recipe, base)
-            probed = probed_by(work, recipe, asked, warm)
+            probed = probed_by(work, recipe, evaluation_questions, warm)
             assert probed
             assert recipe.grpo
             trained = grpo(work, recipe.grpo, warm, probed.environment, probed.questions, 0)
             again = RunContext(store, servers, recipe=recipe.for_record())
-            assert probed_by(again, recipe, asked, warm) == probed
-        return Climbed(recipe, work, asked, warm, probed, trained, again.log)
+            assert probed_by(again, recipe, evaluation_questions, warm) == probed
+        return Climbed(recipe, work, evaluation_questions, warm, probed, trained, again.log)
 
     return climb()
 
 
-def with_ladder(server: EnvironmentServer, rungs: list[dict[str, Any]], *more: str) -> Recipe:
-    return load_recipe(TOY, [*RECIPE, f"server.url={server.url}", f"grpo.auto_difficulty={json.dumps(rungs)}", *more])
+def with_levels(server: EnvironmentServer, levels: list[dict[str, Any]], *more: str) -> Recipe:
+    return load_recipe(TOY, [*RECIPE, f"server.url={server.url}", f"grpo.auto_difficulty={json.dumps(levels)}", *more])
 
 
 def who_says_true(work: RunContext, recipe: Recipe, base: BaseStudent) -> SftCheckpoint:
@@ -148,26 +150,26 @@ def episodes_of_true(recipe: Recipe) -> Iterator[dict[str, Any]]:
 def test_grpo_gets_the_rung_whose_recorded_rate_is_nearest_to_half(climbed: Climbed):
     report = climbed.probed.as_json()
     assert report is not None
-    rates = [rung["accuracy"] for rung in report["rungs"]]
+    rates = [level["accuracy"] for level in report["rungs"]]
     assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
     assert report["chosen"] == nearest_to_half(rates) == 1
-    assert [rung["reading"] for rung in report["rungs"]] == ["too easy", "right", "too hard"]
+    assert [level["reading"] for level in report["rungs"]] == ["too easy", "right", "too hard"]
     assert climbed.probed.environment.settings == settings(0.5)
     assert (
         "GRPO trains on rung 2 of 3 (`p_solvable 0.5`), whose rate is nearest to half. **The task is right**"
         in (report["says"])
     )
-    for place, rung in enumerate(report["rungs"]):
-        assert rung["n"] == PROBED == len(climbed.episodes(place))
-        assert rung["accuracy"] == sum(record.is_right for record in climbed.episodes(place)) / PROBED
-        assert rung["ci"][0] <= rung["accuracy"] <= rung["ci"][1]
+    for place, level in enumerate(report["rungs"]):
+        assert level["n"] == PROBED == len(climbed.episodes(place))
+        assert level["accuracy"] == sum(record.is_right for record in climbed.episodes(place)) / PROBED
+        assert level["ci"][0] <= level["accuracy"] <= level["ci"][1]
 
 
 def test_each_rung_is_played_as_grpo_would_play_it_on_its_own_seeds(climbed: Climbed):
     window = climbed.recipe.seed_windows().grpo
-    for place, rung in enumerate(LADDER):
+    for place, level in enumerate(LEVELS):
         made_by = record_of(climbed, place)["made_by"]
-        assert made_by["settings"]["environment"]["settings"] == rung
+        assert made_by["settings"]["environment"]["settings"] == level
         spec = made_by["settings"]["spec"]
         grpos: Any = climbed.recipe.grpo
         assert (spec["decoding"], spec["temperature"], spec["samples"]) == ("sampled", grpos.temperature, 1)
@@ -177,13 +179,13 @@ def test_each_rung_is_played_as_grpo_would_play_it_on_its_own_seeds(climbed: Cli
 
 def test_no_examined_question_is_trained_on_or_probed_on_any_rung(climbed: Climbed):
     store = climbed.work.store
-    held_out = read_questions(store.fetch(climbed.asked), "evaluate")
-    examined = {same_text(row["question"]) for row in held_out if row["used"]}
-    assert len(examined) == climbed.recipe.evaluate.questions
-    for place, rung in enumerate(climbed.probed.rungs):
-        rows = read_questions(store.fetch(rung.questions), "grpo")
-        assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
-        assert not examined & {same_text(episode.question) for episode in climbed.episodes(place)}
+    held_out = read_questions(store.fetch(climbed.question_set), "evaluate")
+    evaluation_texts = {same_text(row["question"]) for row in held_out if row["used"]}
+    assert len(evaluation_texts) == climbed.recipe.evaluate.questions
+    for place, level in enumerate(climbed.probed.levels):
+        rows = read_questions(store.fetch(level.questions), "grpo")
+        assert all(row["used"] == (same_text(row["question"]) not in evaluation_texts) for row in rows)
+        assert not evaluation_texts & {same_text(episode.question) for episode in climbed.episodes(place)}
     learned = [row for row in read_learned(store.fetch(climbed.trained)) if row["stage"] == "grpo"]
     trained_on = read_questions(store.fetch(climbed.probed.questions), "grpo")
     assert {(row["seed"], row["question"]) for row in learned} <= {
@@ -197,23 +199,31 @@ def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
     """Sums of two digits, of which there are so few that some of a guard rail's are among GRPO's."""
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "allow_negation": False}
     sums = {"dataset": "chain_sum", "config": config}
-    guard = {"name": "again", "environment": {"name": "reasoning_gym", "settings": sums}, "questions": 10}
-    changes = [f"environment.settings={json.dumps(sums)}", f"guards={json.dumps([guard])}", "evaluate.questions=10"]
-    recipe = with_ladder(server, [sums], *changes)
+    regression = {"name": "again", "environment": {"name": "reasoning_gym", "settings": sums}, "questions": 10}
+    changes = [
+        f"environment.settings={json.dumps(sums)}",
+        f"guards={json.dumps([regression])}",
+        "evaluate.questions=10",
+    ]
+    recipe = with_levels(server, [sums], *changes)
 
     @flow
     def climb() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(LocalStore(tmp_path, "toy", describe=write_card), servers, recipe=recipe.for_record())
-            asked = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
-            [rung] = levels_of(work, recipe, asked)
-            examined = Pipeline(work, recipe).guard_questions["again"]
-            theirs, own, climbed = (
+            evaluation_questions = questions(work, recipe.environment, recipe.seed_windows(), recipe.evaluate.questions)
+            [level] = levels_of(work, recipe, evaluation_questions)
+            regression_questions = Pipeline(work, recipe).regression_questions["again"]
+            regression_texts, own, climbed = (
                 {same_text(row["question"]) for row in read_questions(work.store.fetch(each), purpose) if row["used"]}
-                for each, purpose in ((examined, "evaluate"), (asked, "grpo"), (rung.questions, "grpo"))
+                for each, purpose in (
+                    (regression_questions, "evaluate"),
+                    (evaluation_questions, "grpo"),
+                    (level.questions, "grpo"),
+                )
             )
-            assert theirs & own, "else nothing is shown"
-            assert climbed == own - theirs
+            assert regression_texts & own, "else nothing is shown"
+            assert climbed == own - regression_texts
 
     climb()
 
@@ -225,19 +235,19 @@ def test_what_was_chosen_is_what_grpos_key_is_made_from_and_the_ladder_is_not(cl
     assert made_by["settings"]["environment"]["settings"] == settings(0.5)
     assert made_by["inputs"]["questions"] == climbed.probed.questions.revision
     assert "auto_difficulty" not in made_by["settings"]["spec"]
-    assert node.record.provenance.recipe["grpo"]["auto_difficulty"] == LADDER
+    assert node.record.provenance.recipe["grpo"]["auto_difficulty"] == LEVELS
 
 
 def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_the_probe_found(
     climbed: Climbed, server: EnvironmentServer
 ):
-    recipe = with_ladder(server, LADDER, "grpo.curriculum={forget: 0.0}")
+    recipe = with_levels(server, LEVELS, "grpo.curriculum={forget: 0.0}")
 
     @flow
     def climb() -> tuple[Probed, GrpoCheckpoint]:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            probed = probed_by(work, recipe, climbed.asked, climbed.warm)
+            probed = probed_by(work, recipe, climbed.question_set, climbed.warm)
             assert probed
             trained = grpo(work, probed.trains_with, climbed.warm, probed.environment, probed.questions, 0)
             return probed, trained
@@ -245,8 +255,8 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     probed, trained = climb()
     store = climbed.work.store
     labels = ["rung-1", "rung-2", "rung-3"]
-    assert {label: rung.settings for label, rung in probed.environment.mixed.items()} == dict(
-        zip(labels, LADDER, strict=True)
+    assert {label: level.settings for label, level in probed.environment.mixed.items()} == dict(
+        zip(labels, LEVELS, strict=True)
     )
     assert probed.trains_with.curriculum
     known = probed.trains_with.curriculum.known
@@ -254,16 +264,16 @@ def test_for_a_curriculum_grpo_trains_on_a_mixture_of_all_rungs_and_knows_what_t
     rates = [known[label][0] / sum(known[label]) for label in labels]
     assert rates[0] > 0.8 > rates[1] > 0.2 > rates[2]
 
-    held_out = read_questions(store.fetch(climbed.asked), "evaluate")
-    examined = {same_text(row["question"]) for row in held_out if row["used"]}
+    held_out = read_questions(store.fetch(climbed.question_set), "evaluate")
+    evaluation_texts = {same_text(row["question"]) for row in held_out if row["used"]}
     rows = read_questions(store.fetch(probed.questions), "grpo")
-    assert all(row["used"] == (same_text(row["question"]) not in examined) for row in rows)
+    assert all(row["used"] == (same_text(row["question"]) not in evaluation_texts) for row in rows)
     learned = [row for row in read_learned(store.fetch(trained)) if row["stage"] == "grpo"]
-    assert not examined & {same_text(row["question"]) for row in learned}
+    assert not evaluation_texts & {same_text(row["question"]) for row in learned}
 
     log, steps = read_log(store.fetch(trained)), 2
-    asked = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}
-    assert sum(asked.values()) == len(learned) == steps * probed.trains_with.groups_a_step
+    question_counts = {label: sum(entry[f"curriculum/asked/{label}"] for entry in log) for label in labels}
+    assert sum(question_counts.values()) == len(learned) == steps * probed.trains_with.groups_a_step
     node = lineage_of(trained.key, store.root).root
     assert node.record is not None
     assert {
@@ -289,42 +299,42 @@ def test_their_cards_say_what_they_are(climbed: Climbed):
     def named(artifact: Artifact) -> str:
         return f"`{artifact.repository}` at tag `{artifact.key}`"
 
-    rung, asked = climbed.probed.questions, climbed.probed.asked[1]
+    level_questions, probe_questions = climbed.probed.questions, climbed.probed.questions_by_level[1]
     window = climbed.recipe.seed_windows().grpo
-    assert f"`grpo`: seeds {window.start:,} to {window.start + window.size - 1:,} (60)." in card(rung)
-    assert f"Kept out by their text: what is asked in {named(climbed.asked)}" in card(rung)
-    assert f"The first {PROBED} distinct questions for `grpo` in {named(rung)}" in card(asked)
-    assert f"The questions: {named(asked)}" in card(climbed.probed.played[1])
+    assert f"`grpo`: seeds {window.start:,} to {window.start + window.size - 1:,} (60)." in card(level_questions)
+    assert f"Kept out by their text: what is asked in {named(climbed.question_set)}" in card(level_questions)
+    assert f"The first {PROBED} distinct questions for `grpo` in {named(level_questions)}" in card(probe_questions)
+    assert f"The questions: {named(probe_questions)}" in card(climbed.probed.played[1])
     trained = card(climbed.trained)
-    assert f"On the questions for `grpo` in {named(rung)}" in trained
+    assert f"On the questions for `grpo` in {named(level_questions)}" in trained
     assert '"p_solvable": 0.5' in trained.split("### GRPO")[1].split("|")[0]
 
 
 def test_a_rung_that_is_the_recipes_own_task_is_not_asked_for_twice(climbed: Climbed, server: EnvironmentServer):
-    recipe = with_ladder(server, [settings(0.9)], "guards=[]")
+    recipe = with_levels(server, [settings(0.9)], "guards=[]")
 
     @flow
     def climb() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            [rung] = levels_of(work, recipe, climbed.asked)
-            assert (rung.environment, rung.questions) == (recipe.environment, climbed.asked)
+            [level] = levels_of(work, recipe, climbed.question_set)
+            assert (level.environment, level.questions) == (recipe.environment, climbed.question_set)
             assert not [run for run in work.log if run.name == "rung_questions"]
 
     climb()
 
 
 def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Climbed, server: EnvironmentServer):
-    with_probe, without = with_ladder(server, []), with_ladder(server, [], "probe.questions=0")
+    with_probe, without = with_levels(server, []), with_levels(server, [], "probe.questions=0")
 
     @flow
     def look() -> None:
         for recipe in (with_probe, without):
             with RunServers(recipe) as servers:
                 work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-                probed = probed_by(work, recipe, climbed.asked, climbed.warm)
+                probed = probed_by(work, recipe, climbed.question_set, climbed.warm)
                 assert probed
-                assert (probed.environment, probed.questions) == (recipe.environment, climbed.asked)
+                assert (probed.environment, probed.questions) == (recipe.environment, climbed.question_set)
                 report = probed.as_json()
                 assert (report is None) == (recipe is without)
                 assert [run.title for run in work.log] == (
@@ -338,7 +348,7 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
 
 
 @pytest.mark.parametrize(
-    ("rungs", "more", "why"),
+    ("rates", "more", "why"),
     [
         ([0.0], [], "in none of 32 groups of 4 answers did the rewards differ (all wrong)"),
         ([1.0], [], "in none of 32 groups of 4 answers did the rewards differ (all right)"),
@@ -348,27 +358,27 @@ def test_without_a_ladder_the_recipes_own_task_is_probed_or_nothing(climbed: Cli
     ],
 )
 def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
-    climbed: Climbed, server: EnvironmentServer, rungs: list[float], more: list[str], why: str
+    climbed: Climbed, server: EnvironmentServer, rates: list[float], more: list[str], why: str
 ):
-    recipe = with_ladder(
-        server, [settings(true) for true in rungs], "grpo.temperature=0.01", "probe.on_hopeless=stop", *more
+    recipe = with_levels(
+        server, [settings(true) for true in rates], "grpo.temperature=0.01", "probe.on_hopeless=stop", *more
     )
 
     @flow
     def look() -> None:
         with RunServers(recipe) as servers:
             work = RunContext(climbed.work.store, servers, recipe=recipe.for_record())
-            probed = probed_by(work, recipe, climbed.asked, climbed.warm)
+            probed = probed_by(work, recipe, climbed.question_set, climbed.warm)
             assert probed
             assert why in probed.stopped
             assert bool(probed.stopped) is bool(why)
-            assert len(probed.groups) == (len(rungs) if why else 0), "only where the first look shows no difference"
+            assert len(probed.groups) == (len(rates) if why else 0), "only where the first look shows no difference"
 
     look()
 
 
 @pytest.mark.parametrize(
-    ("rungs", "more", "says"),
+    ("levels", "more", "says"),
     [
         ([settings(0.5), {"dataset": "chain_sun"}], "", r"grpo\.auto_difficulty\.1: .*did you mean 'chain_sum'"),
         ([settings(0.5), settings(0.5)], "", r"grpo\.auto_difficulty\.1 repeats an earlier level"),
@@ -376,10 +386,10 @@ def test_grpo_does_not_start_where_no_group_of_answers_differs_on_any_rung(
     ],
 )
 def test_a_ladder_that_cannot_be_climbed_is_refused(
-    server: EnvironmentServer, rungs: list[dict[str, Any]], more: str, says: str
+    server: EnvironmentServer, levels: list[dict[str, Any]], more: str, says: str
 ):
     with pytest.raises(Stop, match=says):
-        with_ladder(server, rungs, *filter(None, [more]))
+        with_levels(server, levels, *filter(None, [more]))
 
 
 def record_of(climbed: Climbed, place: int) -> dict[str, Any]:

@@ -44,14 +44,14 @@ def decided(tmp_path: Path, chain_sum: EnvironmentSpec) -> Callable[..., dict[st
     def run(store: type[LocalStore] = LocalStore) -> dict[str, Any]:
         family = Family(store(tmp_path / "artifacts", "toy"), tmp_path, chain_sum)
         recipe = load_recipe(TOY, [])
-        guard = recipe.guards[0].name
-        guards = {f"{guard}.{name}": family.evaluations[name] for name in ("sft", "grpo")}
+        regression = recipe.guards[0].name
+        regression_evaluations = {f"{regression}.{name}": family.evaluations[name] for name in ("sft", "grpo")}
 
         @flow
         def promote() -> None:
             stages = Pipeline(family.work, recipe, base=family.base)
             stages.models.update({"sft": family.sft, "grpo": family.grpo})
-            promotion(stages, Models(family.evaluations), guards, family.verdict)
+            promotion(stages, Models(family.evaluations), regression_evaluations, family.verdict)
 
         promote()
         refs = next(folder for folder in (tmp_path / "artifacts/datasets/local").glob("*-decisions")) / "refs"

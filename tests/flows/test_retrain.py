@@ -55,11 +55,11 @@ def test_a_changed_grpo_setting_reruns_grpo_and_what_follows_and_nothing_before(
     changed = apprentice(home, "grpo.learning_rate=2.0e-4")
     ran = [name for name, state in changed.states if state == "ran"]
     assert ran == ["grpo", "evaluate", "evaluate", "verdict", "gate", "release"]
-    probe, held_out, guards = ["cached"], ["cached", "cached", "ran"], ["cached", "ran"]
-    assert [state for name, state in changed.states if name == "evaluate"] == probe + held_out + guards
+    probe, held_out, regressions = ["cached"], ["cached", "cached", "ran"], ["cached", "ran"]
+    assert [state for name, state in changed.states if name == "evaluate"] == probe + held_out + regressions
 
 
-LADDER = [
+LEVELS = [
     {"dataset": "spell_backward", "config": {"min_word_len": shortest, "max_word_len": longest}}
     for shortest, longest in ((3, 4), (3, 5), (6, 7))
 ]
@@ -67,15 +67,15 @@ LADDER = [
 
 @pytest.fixture(scope="module")
 def climbed(first: Ran, home: Path) -> Ran:
-    ran = apprentice(home, f"grpo.auto_difficulty={json.dumps(LADDER)}")
+    ran = apprentice(home, f"grpo.auto_difficulty={json.dumps(LEVELS)}")
     assert ran.code == 0, ran.out
     return ran
 
 
 def test_with_a_ladder_grpo_trains_on_the_rung_nearest_to_half_and_is_judged_as_before(climbed: Ran, first: Ran):
     probe = climbed.report["probe"]
-    rates = [rung["accuracy"] for rung in probe["rungs"]]
-    assert [rung["settings"] for rung in probe["rungs"]] == LADDER
+    rates = [level["accuracy"] for level in probe["rungs"]]
+    assert [level["settings"] for level in probe["rungs"]] == LEVELS
     assert abs(rates[probe["chosen"]] - 0.5) == min(abs(rate - 0.5) for rate in rates)
     assert probe["chosen"] == 0, "nothing is right anywhere: the easiest"
     assert [stage["title"] for stage in climbed.report["stages"] if "rung" in stage["title"]] == [
@@ -93,17 +93,17 @@ def test_a_rung_asks_nothing_that_the_evaluation_or_the_guard_rail_asks(climbed:
     store = home / "artifacts/datasets/local"
     grpos = Window(**climbed.report["seeds"]["grpo"]).seeds()
     episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
-    examined = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
+    evaluation_questions = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
     made = [row for row in climbed.report["lineage"] if row["stage"] == "rung_questions"]
     assert len(made) == 3
     for row in made:
         rows = map(json.loads, (store / "toy-questions/snapshots" / row["revision"] / "questions.jsonl").open())
-        assert all(asked["used"] == (asked["question"] not in examined) for asked in rows)
+        assert all(level_row["used"] == (level_row["question"] not in evaluation_questions) for level_row in rows)
         assert set(row["inputs"]) == {"kept_out.held_out", "kept_out.longer-words"}
 
 
 def test_a_second_run_with_a_ladder_runs_no_stage_again(climbed: Ran, home: Path):
-    second = apprentice(home, f"grpo.auto_difficulty={json.dumps(LADDER)}")
+    second = apprentice(home, f"grpo.auto_difficulty={json.dumps(LEVELS)}")
     assert {state for _, state in second.states} == {"cached"}
     assert second.report["probe"] == climbed.report["probe"]
 

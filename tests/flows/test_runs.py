@@ -23,7 +23,7 @@ from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 
 TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}
 WEIGHTS = {"parameters": 1, "weights": "w", "promoted": True}
@@ -40,18 +40,18 @@ class Runs:
         self,
         name: str,
         rewards: dict[str, list[float]],
-        asked: int = 0,
+        first_question: int = 0,
         clean: bool = True,
         protocol: str = "parity",
         **recipe: Any,
     ) -> None:
-        """A run whose models have these rewards on the questions from `asked` on, with these settings."""
+        """A run whose models have these rewards on the questions from `first_question` on, with these settings."""
         written = {"name": "toy", "environment": TASK | {"code": name}}
         written |= {"store": {"path": str(self.store.root), "hub": None}} | recipe
         inputs: dict[str, Artifact] = {}
         models = {}
         for model, earned in rewards.items():
-            records = [each for each in episodes([0.0] * asked + earned) if each.place >= asked]
+            records = [each for each in episodes([0.0] * first_question + earned) if each.place >= first_question]
             kind = {"sft": SftCheckpoint, "grpo": GrpoCheckpoint}[model]
             trained = published(self.store, kind, f"{name}-{model}", {"model": f"{name} {model}"}, {"parameters": 1})
             counts = {"model": model, "protocol": protocol, "cost_usd": 0.0} | rates(records, PROTOCOLS["parity"])
@@ -117,8 +117,8 @@ def test_a_copy_of_the_runs_has_the_order_of_the_runs(older: dict[str, str], new
         runs.add(folder.name, {"sft": [1.0, 0.0]})
         report = folder / "report.json"
         report.write_text(json.dumps(json.loads(report.read_text()) | {"ended": given.get("ended")}))
-        begun = 4_000_000_000 if given.get("ended") == "" else 1_000_000_000 - number
-        os.utime(report, (begun, begun))
+        start = 4_000_000_000 if given.get("ended") == "" else 1_000_000_000 - number
+        os.utime(report, (start, start))
     names = [run.folder.name for run in finished(runs.folder)]
     assert names == [newer.get("name", "run3"), older.get("name", "run2")]
 
@@ -164,7 +164,10 @@ def test_runs_that_ended_with_different_models_are_compared_by_those(runs: Runs)
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ({"asked": 1}, "not evaluated on the same questions by the same rules: they differ in the list of questions"),
+        (
+            {"first_question": 1},
+            "not evaluated on the same questions by the same rules: they differ in the list of questions",
+        ),
         ({"environment": TASK | {"version": "1.1"}}, r"environment.version is 1 and 1.1"),
         ({"environment": TASK | {"settings": {}}}, r"environment.settings is \{'words': 3\} and \{\}"),
         ({"protocol": "tutorial"}, "protocol is parity and tutorial"),

@@ -43,9 +43,9 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
         ("sft", "grpo"),
     ]
     assert set(report["comparisons"][0]) >= {"delta_accuracy", "ci", "p_value"}
-    (rung,) = report["probe"]["rungs"]
-    assert rung["n"] == 16
-    assert rung["ci"][0] <= rung["accuracy"] == round(16 * rung["accuracy"]) / 16 <= rung["mean_score"]
+    (level,) = report["probe"]["rungs"]
+    assert level["n"] == 16
+    assert level["ci"][0] <= level["accuracy"] == round(16 * level["accuracy"]) / 16 <= level["mean_score"]
     assert report["probe"]["says"].startswith("**The task is ")
     assert set(report["grpo"]) >= {"reward_initial", "reward_final", "delta", "diagnosis"}
     assert report["collect"]["episodes"] == 60 == report["collect"]["kept"] + sum(report["collect"]["causes"].values())
@@ -107,10 +107,11 @@ def test_no_held_out_question_was_learned_from(toy_run: Ran, toy_home: Path):
     store = toy_home / "artifacts/datasets/local"
     grpos = Window(**toy_run.report["seeds"]["grpo"]).seeds()
     episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]
-    examined = {episode["question"] for episode in episodes if episode["seed"] not in grpos}  # the probe's are GRPO's
+    # the probe's are GRPO's
+    evaluation_questions = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
     kept = {json.loads(line)["messages"][1]["content"] for line in read(store / "toy-kept-rollouts", "kept.jsonl")}
-    assert len(examined) == 40 + 20  # the guard rail's are among them
-    assert not kept & examined
+    assert len(evaluation_questions) == 40 + 20  # the guard rail's are among them
+    assert not kept & evaluation_questions
 
 
 def test_a_guard_rail_compares_grpo_with_sft_where_the_student_was_built_here(toy_run: Ran):

@@ -20,7 +20,7 @@ from apprentice.tasks.reporting.errors import Stop
 from tests.browser import browser
 from tests.flows.commands import TOY
 from tests.flows.pages.hostile_report import rollout
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 
 assert browser  # a fixture
 MANY = 3 * FIRST
@@ -34,17 +34,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
 @pytest.fixture(scope="module")
 def verdict(store: LocalStore) -> Verdict:
     """Two models on three questions, a guard rail, and many episodes of the teacher."""
-    asked = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
+    row = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
     counts = {"collect": 0, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
-    questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(asked) + "\n"}, counts)
+    questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(row) + "\n"}, counts)
     sft = evaluation(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", inputs={"questions": questions})
     grpo = evaluation(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", inputs={"questions": questions})
-    guard = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
+    regression = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
     lines = b"".join(rollout(number).line() for number in range(MANY)).decode()
     bought = {name: 0 for name in ("failed", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")}
     bought |= {"episodes": MANY, "cost_usd": 0}
     rollouts = published(store, Rollouts, "d" * 20, {"rollouts.jsonl": lines}, bought)
-    inputs = {"evaluations.sft": sft, "evaluations.grpo": grpo, "guards.sums.grpo": guard, "rollouts": rollouts}
+    inputs = {"evaluations.sft": sft, "evaluations.grpo": grpo, "guards.sums.grpo": regression, "rollouts": rollouts}
     return published(store, Verdict, "f" * 20, {"verdict.json": "{}"}, {"diagnosis": "", "contaminated": False}, inputs)
 
 
@@ -65,7 +65,7 @@ def all_rows(client: TestClient) -> tuple[list[Any], dict[str, Any]]:
 
 def test_a_verdict_shows_its_models_its_guard_rails_and_the_teachers_episodes(store: LocalStore, verdict: Verdict):
     shown = shown_of_key(verdict.key, store.root)
-    assert [(each.source.model, each.source.asked, each.episodes) for each in shown] == [
+    assert [(each.source.model, each.source.question_set, each.episodes) for each in shown] == [
         ("SFT", "held out", 3),
         ("GRPO", "held out", 3),
         ("GRPO", "sums", 1),
@@ -139,7 +139,7 @@ def test_a_browser_shows_filters_and_opens_what_the_server_has(browser: Any, sto
     thread.start()
     tab, odd = browser.new_page(), []
     tab.on("pageerror", lambda error: odd.append(str(error)))
-    tab.on("console", lambda told: odd.append(told.text) if told.type == "error" else None)
+    tab.on("console", lambda message: odd.append(message.text) if message.type == "error" else None)
     try:
         tab.goto(f"http://127.0.0.1:{listener.getsockname()[1]}/")
         expect(tab.locator(".found")).to_have_text(f"{7 + MANY:,} of {7 + MANY:,} episodes")

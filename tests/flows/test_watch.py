@@ -23,7 +23,7 @@ class Hub:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, str]]]:
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, str]]]:
     import huggingface_hub
 
     heard: list[tuple[str, str, dict[str, str]]] = []
@@ -32,12 +32,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, str]
     return heard
 
 
-def test_the_first_look_only_notes_and_a_moved_head_is_told_once(told):
+def test_the_first_look_only_notes_and_a_moved_head_is_told_once(events):
     space, dataset = Watched(kind="space", repository="a/words"), Watched(kind="dataset", repository="a/rows")
     Hub.heads = {"space/a/words": "one", "dataset/a/rows": "one"}
     watch([space, dataset])
-    assert told == []
+    assert events == []
     Hub.heads["space/a/words"] = "two"
     watch([space, dataset])
     watch([space, dataset])
-    assert told == [("revision.new", "space.a/words", {"repository": "a/words", "revision": "two", "before": "one"})]
+    assert events == [("revision.new", "space.a/words", {"repository": "a/words", "revision": "two", "before": "one"})]

@@ -78,27 +78,27 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stages:
 
 
 BASE, SFT, GRPO = "Student", "SFT", "GRPO"
-ASKED = "Questions of the seed windows"
+QUESTIONS = "Questions of the seed windows"
 IN = "in reasoning_gym spell_backward"
-GUARD = "Guard rail longer-words"
+REGRESSION = "Guard rail longer-words"
 TEACHER = "Teacher's rollouts (scripted policy, error rate 0.1: not a model)"
 """Of everybody's run the teacher's episodes, of the toy recipe's as well."""
 ALIKE = {
-    BASE: {"questions": ASKED},
+    BASE: {"questions": QUESTIONS},
     f"Probe of sft {IN}": {"checkpoint": SFT, "questions": "Questions of the probe"},
-    GRPO: {"checkpoint": SFT, "questions": ASKED},
-    f"Evaluation of base {IN}": {"checkpoint": BASE, "questions": ASKED},
-    f"Evaluation of sft {IN}": {"checkpoint": SFT, "questions": ASKED},
-    f"Evaluation of grpo {IN}": {"checkpoint": GRPO, "questions": ASKED},
-    f"{GUARD}: sft": {"checkpoint": SFT, "questions": "Questions of a guard rail"},
-    f"{GUARD}: grpo": {"checkpoint": GRPO, "questions": "Questions of a guard rail"},
+    GRPO: {"checkpoint": SFT, "questions": QUESTIONS},
+    f"Evaluation of base {IN}": {"checkpoint": BASE, "questions": QUESTIONS},
+    f"Evaluation of sft {IN}": {"checkpoint": SFT, "questions": QUESTIONS},
+    f"Evaluation of grpo {IN}": {"checkpoint": GRPO, "questions": QUESTIONS},
+    f"{REGRESSION}: sft": {"checkpoint": SFT, "questions": "Questions of a guard rail"},
+    f"{REGRESSION}: grpo": {"checkpoint": GRPO, "questions": "Questions of a guard rail"},
     "Gate: challenger against base": {
         "challenger": GRPO,
         "rival": BASE,
         "evaluations.challenger": f"Evaluation of grpo {IN}",
         "evaluations.rival": f"Evaluation of base {IN}",
-        "guards.longer-words.challenger": f"{GUARD}: grpo",
-        "guards.longer-words.rival": f"{GUARD}: sft",
+        "guards.longer-words.challenger": f"{REGRESSION}: grpo",
+        "guards.longer-words.rival": f"{REGRESSION}: sft",
         "judged": "Comparison and diagnosis",
     },
     "Release": {
@@ -111,13 +111,13 @@ JUDGED = {
     "evaluations.base": f"Evaluation of base {IN}",
     "evaluations.sft": f"Evaluation of sft {IN}",
     "evaluations.grpo": f"Evaluation of grpo {IN}",
-    "guards.longer-words.sft": f"{GUARD}: sft",
-    "guards.longer-words.grpo": f"{GUARD}: grpo",
+    "guards.longer-words.sft": f"{REGRESSION}: sft",
+    "guards.longer-words.grpo": f"{REGRESSION}: grpo",
     "rollouts": TEACHER,
     "trained": GRPO,
 }
 OF_TOY = ALIKE | {
-    "Filter by reward": {"rollouts": TEACHER, "questions": ASKED},
+    "Filter by reward": {"rollouts": TEACHER, "questions": QUESTIONS},
     "Token lengths": {"kept": "Filter by reward", "student": BASE},
     SFT: {"student": BASE, "kept": "Filter by reward", "lengths": "Token lengths"},
     "Comparison and diagnosis": JUDGED,
@@ -125,11 +125,11 @@ OF_TOY = ALIKE | {
 MIXED = "Rollouts to learn from"
 OF_EVERYBODY = ALIKE | {
     f"Tries of the student {IN}": {"checkpoint": BASE, "questions": "Questions for the student to try"},
-    MIXED: {"questions": ASKED, "rollouts": TEACHER, "tries": f"Tries of the student {IN}"},
+    MIXED: {"questions": QUESTIONS, "rollouts": TEACHER, "tries": f"Tries of the student {IN}"},
     "Token lengths": {"kept": MIXED, "student": BASE},
     SFT: {"student": BASE, "kept": MIXED, "lengths": "Token lengths"},
     "SFT to its best": {"student": BASE, "kept": MIXED, "lengths": "Token lengths"},
-    f"Evaluation of control {IN}": {"checkpoint": "SFT to its best", "questions": ASKED},
+    f"Evaluation of control {IN}": {"checkpoint": "SFT to its best", "questions": QUESTIONS},
     "Comparison and diagnosis": JUDGED | {"evaluations.control": f"Evaluation of control {IN}"},
 }
 
@@ -149,7 +149,7 @@ def test_where_everybody_plays_a_stage_has_these_inputs(everybody: Stages, title
 def test_where_grpo_does_not_start_sft_is_released_and_compared_with_the_student(stopped: Stages):
     judged, gate = stopped.inputs("Comparison and diagnosis"), stopped.inputs("Gate: challenger against base")
     assert stopped.inputs("Release")["trained"] == judged["trained"] == gate["challenger"] == SFT
-    assert gate["guards.longer-words.rival"] == judged["guards.longer-words.base"] == f"{GUARD}: base"
+    assert gate["guards.longer-words.rival"] == judged["guards.longer-words.base"] == f"{REGRESSION}: base"
     assert judged["evaluations.control"] == f"Evaluation of control {IN}"
 
 
@@ -157,7 +157,7 @@ def section(name: str) -> Any:
     return lambda recipe: getattr(recipe, name)
 
 
-def as_guard(recipe: Recipe) -> EvaluateSpec:
+def as_regression(recipe: Recipe) -> EvaluateSpec:
     return recipe.evaluate.model_copy(update={"questions": 20, "max_new_tokens": 12})
 
 
@@ -175,7 +175,7 @@ PLAYED = EvaluateSpec(questions=60, samples=2, decoding="sampled", temperature=0
         ("SFT to its best", "spec", lambda recipe: recipe.sft.to_its_best()),
         ("GRPO", "spec", section("grpo")),
         (f"Evaluation of sft {IN}", "spec", section("evaluate")),
-        (f"{GUARD}: sft", "spec", as_guard),
+        (f"{REGRESSION}: sft", "spec", as_regression),
         (f"Tries of the student {IN}", "spec", lambda _: PLAYED),
         (TEACHER, "teacher", section("teacher")),
         (TEACHER, "window", lambda _: Seeds(chosen=(0, 1, 2, 3, 4, 5))),
@@ -200,6 +200,6 @@ def test_every_stage_that_plays_does_so_in_the_recipes_environment_but_for_a_reg
     other = everybody.recipe.guards[0].environment.in_key()
     played = {title: record.made_by["settings"].get("environment") for title, record in everybody.records.items()}
     assert {title for title, where in played.items() if where == other} == {
-        *(f"{GUARD}: sft", f"{GUARD}: grpo", "Questions of a guard rail"),
+        *(f"{REGRESSION}: sft", f"{REGRESSION}: grpo", "Questions of a guard rail"),
     }
     assert sum(where == own for where in played.values()) > 10

@@ -174,23 +174,23 @@ def test_the_answer_counts_and_the_money_is_what_it_can_have_been(play: Any, usa
     played, server = play(lambda: completion(usage=usage))
     assert played.ended is None
     assert played.message["tool_calls"][0]["function"] == CALL["function"]
-    asked = len(server.requests[0])
-    most = (asked * PRICES["prompt"] + MAX_TOKENS * PRICES["completion"]) / 1_000_000
+    request_bytes = len(server.requests[0])
+    most = (request_bytes * PRICES["prompt"] + MAX_TOKENS * PRICES["completion"]) / 1_000_000
     least = (90 * PRICES["prompt"] + 9 * PRICES["completion"]) / 1_000_000
     assert least <= played.budget.spent <= most
     assert played.spent.cost_usd == played.budget.spent
-    assert 0 <= played.spent.cached_tokens <= played.spent.prompt_tokens <= asked
+    assert 0 <= played.spent.cached_tokens <= played.spent.prompt_tokens <= request_bytes
     assert 0 <= played.spent.reasoning_tokens <= played.spent.completion_tokens <= MAX_TOKENS
 
 
 def test_a_usage_that_cannot_be_is_told_once(play: Any, capfd: pytest.CaptureFixture[str], monkeypatch: Any):
     from apprentice.tasks.reporting import announce
 
-    told: list[str] = []
-    monkeypatch.setattr(announce, "warn", told.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(announce, "warn", warnings.append)
     play(lambda: completion(message={"content": "no"}, usage={"prompt_tokens": -(10**30), "completion_tokens": 9}))
-    assert len(told) == 1
-    assert "prompt_tokens -10^30 or so" in told[0]
+    assert len(warnings) == 1
+    assert "prompt_tokens -10^30 or so" in warnings[0]
 
 
 # --- an answer that is no turn: the episode fails, and the run goes on ------------------------------------------------

@@ -198,8 +198,8 @@ def with_record(**fields: Any) -> Callable[[bytes], bytes]:
 
 def listing(name: str, sha256: str = "0" * 64) -> Callable[[bytes], bytes]:
     def change(record: bytes) -> bytes:
-        told = json.loads(record)
-        return json.dumps(told | {"files": told["files"] | {name: sha256}}).encode()
+        record_fields = json.loads(record)
+        return json.dumps(record_fields | {"files": record_fields["files"] | {name: sha256}}).encode()
 
     return change
 

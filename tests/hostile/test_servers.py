@@ -29,7 +29,7 @@ from apprentice.tasks.settings.spec import CollectSpec, EvaluateSpec, Window
 from tests.endpoint import KEY, Endpoint, call
 from tests.hostile.endings import assert_clear
 from tests.hostile.odd_wire import odd_wire
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
 ECHO = EnvironmentSpec(name="echo")
 
@@ -108,7 +108,7 @@ def says(episode: Episode, text: str | None = None) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
-def told(episode: Episode) -> list[str]:
+def replies(episode: Episode) -> list[str]:
     return [message["content"] for message in episode.messages if message["role"] == "tool"]
 
 
@@ -122,7 +122,7 @@ def test_a_step_that_is_answered_with(kind: str):
                 assert kind == "timeout", "what comes and goes is an outage, what is always so is not"
             else:
                 assert episode.broken
-                assert told(episode) == ["{'error': 'the environment broke'}"], "the model sees no exception"
+                assert replies(episode) == ["{'error': 'the environment broke'}"], "the model sees no exception"
             assert (episode.reward, episode.player.done) == (None, True)
             assert episode.player.failure
 
@@ -132,7 +132,7 @@ def test_a_step_that_is_answered_once_with(what: str):
     with odd_wire(STEPS[what], "step", times=1) as url:
         for episode in opened(url):
             episode.step(says(episode))
-            assert (episode.reward, episode.broken, told(episode)) == (1.0, "", ["OK."])
+            assert (episode.reward, episode.broken, replies(episode)) == (1.0, "", ["OK."])
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,14 @@ def test_an_examination_records_what_broke_and_gives_it_no_reward(play: Any):
 
 def test_an_examination_in_which_everything_breaks_stops_and_says_why(context: Any):
     with odd_wire("7.0", "step") as url:
-        examined = context(url)
-        asked = plays(url, 4)
-        rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in asked)
+        evaluation_context = context(url)
+        played = plays(url, 4)
+        rows = "".join(json.dumps({"purpose": "evaluate", **row._asdict(), "used": True}) + "\n" for row in played)
         counts = {"collect": 0, "grpo": 0, "evaluate": 4, "dropped_from_grpo": 0}
-        questions = published(examined.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
+        questions = published(evaluation_context.run.store, Questions, "0" * 20, {"questions.jsonl": rows}, counts)
         with (
             pytest.raises(Stop, match=r"failed on 2 of 4 episodes.*within 0 to 1") as stop,
-            evaluation_journal(examined, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
+            evaluation_journal(evaluation_context, EvaluateSpec(), questions, "toy") as (_, ahead, keep),
             EnvironmentPool(ECHO, at(url), 1) as pool,
         ):
             play_batched(pool, ahead, Saying(), PROTOCOLS["parity"], keep)
@@ -242,7 +242,7 @@ def test_a_rollout_of_grpo_scores_none(kind: str):
         with EnvironmentPool(ECHO, at(url), 2) as pool, LiveRollouts(pool) as rollouts:
             rollouts.begin(rows)
             rollouts.wait()
-            rollouts.step({n: says(rollouts._begun[n].result()) for n in range(2)})  # type: ignore[arg-type]
+            rollouts.step({n: says(rollouts._episode_tasks[n].result()) for n in range(2)})  # type: ignore[arg-type]
             rollouts.wait()
             assert [environment.reward for environment in rollouts.players] == [None, None]
             assert rollouts.broken() == (0 if kind == "timeout" else 2)

@@ -25,7 +25,7 @@ OTHER_WAY = 99
 """Exit code: these tests of this mutant need a process of their own."""
 
 
-class Asked(NamedTuple):
+class RunRequest(NamedTuple):
     """What a fork runs."""
 
     file: str
@@ -46,9 +46,9 @@ class Collected:
         other.close()
         self._connection.recv()
 
-    def run(self, asked: Asked) -> Ended:
+    def run(self, request: RunRequest) -> Ended:
         """Runs tests in a fork. The copy holds the mutant's text already; of its process the code is OTHER_WAY."""
-        self._connection.send(tuple(asked))
+        self._connection.send(tuple(request))
         return Ended(*self._connection.recv())
 
 
@@ -84,23 +84,23 @@ class Server:
         self.connection.send("ready")
         while True:
             try:
-                asked = Asked(*self.connection.recv())
+                request = RunRequest(*self.connection.recv())
             except EOFError:
                 return True
-            self.connection.send(tuple(self.forked(session, asked)))  # pytest's process has classes of its own
+            self.connection.send(tuple(self.forked(session, request)))  # pytest's process has classes of its own
 
-    def forked(self, session: pytest.Session, asked: Asked) -> Ended:
+    def forked(self, session: pytest.Session, request: RunRequest) -> Ended:
         child = os.fork()
         if child == 0:
             code = OTHER_WAY
             try:
                 os.setsid()
-                os.environ.update(asked.variables)
-                if all(test in self.items for test in asked.tests) and self.breaks(asked.file, asked.line):
-                    code = self.run(session, [self.items[test] for test in asked.tests])
+                os.environ.update(request.variables)
+                if all(test in self.items for test in request.tests) and self.breaks(request.file, request.line):
+                    code = self.run(session, [self.items[test] for test in request.tests])
             finally:
                 os._exit(code)
-        return wait_for(child, asked.longest, self.tree / "collected.txt")
+        return wait_for(child, request.longest, self.tree / "collected.txt")
 
     def run(self, session: pytest.Session, items: list[pytest.Item]) -> int:
         session.items = items

@@ -28,7 +28,7 @@ import pytest
 import yaml
 
 from apprentice.tasks.analysis.comparison import wilson
-from tests.mutants.collected import OTHER_WAY, Asked, Collected
+from tests.mutants.collected import OTHER_WAY, Collected, RunRequest
 from tests.mutants.forked import ROOMS, ROOT, Ended, copy_of_the_tree, import_heavy, run_pytest
 from tests.mutants.operators import Mutant, mutants_of
 from tests.mutants.reach import Lines, Reach, Test, digests_of_tests, measure, seconds_until
@@ -164,7 +164,7 @@ class Copy:
         variables = {"STANDING_SERVER": "" if own_server else os.environ.get("STANDING_SERVER", "")}
         longest = GRACE + SLOWER * max(seconds_until(tests), default=0.0)
         place = (mutant.file, mutant.statement[0]) if mutant else ("", 0)
-        ended = None if anew else self.collected.run(Asked(*place, names, variables, longest))
+        ended = None if anew else self.collected.run(RunRequest(*place, names, variables, longest))
         if ended is None or ended.code == OTHER_WAY:
             files = list(dict.fromkeys(name.partition("::")[0] for name in names))
             ended = run_pytest(self.tree, ["-x", *files], lambda: _Only(names, failed), longest, variables)

@@ -71,15 +71,15 @@ def second_loses_its_server(context: StageContext, body: Callable[..., dict[str,
     from apprentice.tasks import grpo
 
     class Losing(LiveRollouts):
-        begun = 0
+        starts = 0
 
         def begin(self, rows: Sequence[dict[str, Any]]) -> None:
             super().begin(rows)
-            self.begun += 1
+            self.starts += 1
 
         @property
         def gave_up(self) -> str | None:
-            return super().gave_up if rank() == 0 or self.begun < 3 else "the server is away"
+            return super().gave_up if rank() == 0 or self.starts < 3 else "the server is away"
 
     def slowly(self: Any, output_dir: str) -> None:
         time.sleep(3 if rank() == 0 else 0)  # what the first process writes is large

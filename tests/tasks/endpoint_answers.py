@@ -87,14 +87,14 @@ class First:
 
     def __init__(self, said: Said, times: int = 0, after: int = 0, every: int = 0):
         self._said, self._times, self._after, self._every = said, times, after, every
-        self._asked = 0
+        self._count = 0
 
     def __call__(self, body: Json) -> Said:
-        self._asked += 1
+        self._count += 1
         if self._every:
-            bad = self._asked % self._every == 2
+            bad = self._count % self._every == 2
         else:
-            bad = self._after < self._asked and (not self._times or self._asked <= self._after + self._times)
+            bad = self._after < self._count and (not self._times or self._count <= self._after + self._times)
         return good(body) if not bad else self._said(body) if callable(self._said) else self._said
 
 

@@ -37,7 +37,7 @@ from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec
 from apprentice.tasks.student import student
-from tests.tasks.examined import episodes
+from tests.tasks.evaluations import episodes
 
 BUILT = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, layers=1, heads=1, max_positions=256))
 CLEAN = {
@@ -49,7 +49,7 @@ CLEAN = {
     "clean": True,
 }
 HELD_OUT = "12 + 34 = | `?`\n"
-EXAMINED = {"base": [0.0, 0.0, 0.0, 0.5], "sft": [1.0, 0.0, 0.0, 0.5], "grpo": [1.0, 1.0, 1.0, 0.5]}
+REWARDS = {"base": [0.0, 0.0, 0.0, 0.5], "sft": [1.0, 0.0, 0.0, 0.5], "grpo": [1.0, 1.0, 1.0, 0.5]}
 WINDOW = {"start": 0, "size": 3}
 
 
@@ -64,7 +64,7 @@ class Family:
     Args:
         began: What the student's settings are; weights are built whatever they say.
         contamination: What the verdict says of it.
-        rung: In what GRPO trained; the environment when left out.
+        level: In what GRPO trained; the environment when left out.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Family:
         teacher: TeacherSpec | None = None,
         began: StudentSpec = BUILT,
         contamination: dict[str, Any] = CLEAN,
-        rung: EnvironmentSpec | None = None,
+        level: EnvironmentSpec | None = None,
     ):
         self.store, self.folder = store, folder
         store.describe = write_card
         self.environment = environment
         self.work = RunContext(store, StandingServers({}, None))
         self.task = environment.model_dump(mode="json")
-        self.rung = (rung or environment).model_dump(mode="json")
+        self.level = (level or environment).model_dump(mode="json")
         self.questions = self._questions()
         self.rollouts, self.kept = self._rollouts(teacher or TeacherSpec(scripted_error_rate=0.1))
         self.base = self._base(began)
@@ -90,9 +90,9 @@ class Family:
         inputs = {"kept": self.kept, "student": self.base}
         self.lengths = self.make(LengthStats, "lengths", {"lengths.json": json.dumps(counts)}, counts, {}, inputs)
         self.sft = self._trained(SftCheckpoint, SftSpec(), student=self.base, kept=self.kept)
-        self.trained_on = self._rung_questions() if rung else self.questions
+        self.trained_on = self._level_questions() if level else self.questions
         self.grpo = self._trained(GrpoCheckpoint, GrpoSpec(), checkpoint=self.sft, questions=self.trained_on)
-        self.evaluations = {name: self._evaluation(name) for name in EXAMINED}
+        self.evaluations = {name: self._evaluation(name) for name in REWARDS}
         self.verdict = self._verdict(contamination)
         decision = {
             "rival": "base",
@@ -138,20 +138,20 @@ class Family:
             return self.store.publish(kind, key, out, counts, made_by, provenance)
 
     def _questions(self) -> Questions:
-        asked = {"collect": "1 + 2 =", "grpo": "3 + 4 =", "evaluate": HELD_OUT}
+        questions = {"collect": "1 + 2 =", "grpo": "3 + 4 =", "evaluate": HELD_OUT}
         rows = [
             {"purpose": why, "seed": seed, "question": text, "used": True}
-            for seed, (why, text) in enumerate(asked.items())
+            for seed, (why, text) in enumerate(questions.items())
         ]
         counts = {"collect": 1, "grpo": 1, "evaluate": 1, "dropped_from_grpo": 0}
-        windows = {why: {"start": seed, "size": 1} for seed, why in enumerate(asked)}
+        windows = {why: {"start": seed, "size": 1} for seed, why in enumerate(questions)}
         settings = {"environment": self.task, "windows": windows, "examined": 1}
         return self.make(Questions, "questions", {"questions.jsonl": _lines(rows)}, counts, settings, {})
 
-    def _rung_questions(self) -> Questions:
+    def _level_questions(self) -> Questions:
         text = _lines([{"purpose": "grpo", "seed": 1, "question": "30 + 40 + 50 =", "used": True}])
         counts = {"collect": 0, "grpo": 1, "evaluate": 0, "dropped_from_grpo": 0}
-        settings = {"environment": self.rung, "window": {"start": 1, "size": 1}}
+        settings = {"environment": self.level, "window": {"start": 1, "size": 1}}
         inputs = {"kept_out.held_out": self.questions}
         return self.make(Questions, "rung_questions", {"questions.jsonl": text}, counts, settings, inputs)
 
@@ -198,11 +198,11 @@ class Family:
         (model / "curves.png").write_bytes(b"a picture")
         (model / "learned.jsonl").write_text(_lines([{"stage": kind.suffix, "seed": 0, "question": "1 + 2 ="}]))
         counts = {"parameters": self.base.parameters, "stage": kind.suffix}
-        settings = {"spec": spec, "seed": 0} | ({"environment": self.rung} if kind is GrpoCheckpoint else {})
+        settings = {"spec": spec, "seed": 0} | ({"environment": self.level} if kind is GrpoCheckpoint else {})
         return self.make(kind, kind.suffix, model, counts, settings, inputs)
 
     def _evaluation(self, name: str) -> Evaluation:
-        text = b"".join(record.line() for record in episodes(EXAMINED[name])).decode()
+        text = b"".join(record.line() for record in episodes(REWARDS[name])).decode()
         rates = {"format_compliance": 1.0, "accuracy": 0.75, "mean_score": 0.875}
         counts = {"model": name, "protocol": "parity", "n": 4, "cost_usd": 0.0} | rates
         settings = {"spec": EvaluateSpec(questions=4), "environment": self.task, "seed": 0}
@@ -210,7 +210,7 @@ class Family:
         return self.make(Evaluation, f"evaluate-{name}", {"episodes.jsonl": text}, counts, settings, inputs)
 
     def _verdict(self, contamination: dict[str, Any]) -> Verdict:
-        played = {name: episodes(rewards) for name, rewards in EXAMINED.items()}
+        played = {name: episodes(rewards) for name, rewards in REWARDS.items()}
         models = {name: with_intervals(records) for name, records in played.items()}
         report = {"models": models, **compare_all(played, {}), "contamination": contamination}
         report["grpo"] = {"diagnosis": "learning", "advice": "Go on."}

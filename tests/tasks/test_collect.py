@@ -18,7 +18,7 @@ from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.collect import collect, collect_shard, play_one
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import Record, check_begun_with, journal
+from apprentice.tasks.episodes.record import Record, check_initial_settings, journal
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
@@ -28,7 +28,7 @@ from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.endpoint import KEY, Endpoint, call
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.players.test_play import Leaving
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
@@ -266,8 +266,8 @@ def test_a_journal_that_two_collections_wrote_at_once_gives_the_same_rollouts(sc
 
 def test_a_second_collector_of_the_same_work_is_refused(scripted_bench: StageContext, chain_sum: EnvironmentSpec):
     collected(scripted_bench, chain_sum)
-    begun_with = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
-    with journal(scripted_bench.scratch, begun_with, print), pytest.raises(Stop, match="Another run is playing"):
+    initial_settings = json.loads((scripted_bench.scratch / "settings.json").read_text())["settings"]
+    with journal(scripted_bench.scratch, initial_settings, print), pytest.raises(Stop, match="Another run is playing"):
         collected(scripted_bench, chain_sum)
 
 
@@ -317,9 +317,9 @@ def test_every_mistake_of_a_script_meets_its_rule_of_the_filter(
     counts, lines = collected(scripted_bench, chain_sum, Window(start=0, size=150))
     store = scripted_bench.run.store
     none = dict(collect=0, grpo=0, evaluate=0, dropped_from_grpo=0)
-    asked = published(store, Questions, "q" * 20, {"questions.jsonl": ""}, none)
+    questions = published(store, Questions, "q" * 20, {"questions.jsonl": ""}, none)
     bought = published(store, Rollouts, "r" * 20, {"rollouts.jsonl": lines.decode()}, counts)
-    found = filter_rollouts.body(scripted_bench, bought, asked)
+    found = filter_rollouts.body(scripted_bench, bought, questions)
     assert set(found["dropped"]) == {"failed at the teacher", "wrong answer"}
     assert all(number >= 3 for number in found["dropped"].values()), found
 
@@ -396,7 +396,7 @@ def test_a_shard_that_is_there_is_not_collected_again(scripted_bench: StageConte
 
 
 def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: StageContext, chain_sum):
-    check_begun_with(scripted_bench.scratch / "settings.json", {"shards": 1})
+    check_initial_settings(scripted_bench.scratch / "settings.json", {"shards": 1})
     with pytest.raises(Stop, match="shards: 1 → 2"):
         collect.body(scripted_bench, CollectSpec(shards=2), SCRIPTED, chain_sum, WINDOW)
 
@@ -413,9 +413,9 @@ def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
     )
     with pytest.raises(Stop, match=r"The environment is out of reach: http://127.0.0.1:9 was down"):
         in_shards(scripted_bench.run, 1, chain_sum)
-    told = "http://127.0.0.1:9 does not answer; waiting up to"
-    assert told in capfd.readouterr().out
-    assert [record for record in caplog.records if record.name == "prefect.task_runs" and told in record.message]
+    sentence = "http://127.0.0.1:9 does not answer; waiting up to"
+    assert sentence in capfd.readouterr().out
+    assert [record for record in caplog.records if record.name == "prefect.task_runs" and sentence in record.message]
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

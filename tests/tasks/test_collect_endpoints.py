@@ -473,11 +473,11 @@ def test_an_endpoint_that_answers_right_loses_no_row_and_no_cent(
         assert KEY not in str(stopped.value)
         assert len(endpoint.requests) <= row.most
         finished = int(re.findall(rf"(\d+) of {SIZE} episodes are finished", str(stopped.value))[0])
-        asked = len(endpoint.requests)
+        request_count = len(endpoint.requests)
         endpoint.turns = [good]
         dialect_of.cache_clear()
         rows = collected()
-        assert len(endpoint.requests) - asked == SIZE - finished
+        assert len(endpoint.requests) - request_count == SIZE - finished
     else:
         rows = collected()
         assert len(endpoint.requests) <= row.most
@@ -502,7 +502,7 @@ def test_a_question_that_is_never_answered_is_asked_in_two_runs_and_then_left_ou
         collected()
     rows = collected()
     assert Counter(row["failed_at"] for row in rows) == {"": SIZE - 1, "teacher's endpoint": 1}
-    assert len({question(asked) for asked in endpoint.requests}) == SIZE, "no other question is asked a second time"
+    assert len({question(request) for request in endpoint.requests}) == SIZE, "no other question is asked a second time"
 
 
 def test_an_endpoint_that_goes_away_is_not_asked_again_what_it_has_answered(
@@ -522,8 +522,8 @@ def test_an_endpoint_that_goes_away_is_not_asked_again_what_it_has_answered(
     endpoint = Endpoint(said)
     with pytest.raises(Stop, match="has not answered for"):
         collected_from(endpoint, servers, tmp_path, ECHO)
-    bought = Counter(question(asked) for asked in endpoint.requests[:4])
-    assert not bought & Counter(question(asked) for asked in endpoint.requests[4:])
+    bought = Counter(question(request) for request in endpoint.requests[:4])
+    assert not bought & Counter(question(request) for request in endpoint.requests[4:])
 
 
 def test_questions_that_are_never_answered_are_no_questions_if_they_are_many(

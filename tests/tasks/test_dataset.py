@@ -31,13 +31,13 @@ from tests.hub_server import LocalHub
 from tests.odd_server import odd_server
 from tests.tasks.artifacts.test_hub import hub
 from tests.tasks.episodes.test_episode import call
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.test_rescore import ECHO, Patient, bought, echoed, guessed
 
 assert hub  # a fixture
 
 SYSTEM = {"role": "system", "content": "Be nice."}
-EXAMINED = 900
+EVALUATED = 900
 """The seed that the evaluation asks."""
 
 
@@ -64,10 +64,10 @@ class Bench:
         self.context = StageContext(
             RunContext(store, StandingServers({"echo": server}, None)), "0" * 20, self.out, self.out
         )
-        rows = [("collect", seed) for seed in range(12)] + [("evaluate", EXAMINED)]
-        asked = [{"purpose": p, "seed": seed, "question": text_of(seed, 3), "used": True} for p, seed in rows]
+        rows = [("collect", seed) for seed in range(12)] + [("evaluate", EVALUATED)]
+        questions = [{"purpose": p, "seed": seed, "question": text_of(seed, 3), "used": True} for p, seed in rows]
         counts = {"collect": 12, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
-        text = b"".join(map(as_line, asked)).decode()
+        text = b"".join(map(as_line, questions)).decode()
         self.questions = published(store, Questions, "a" * 20, {"questions.jsonl": text}, counts)
 
     def __call__(self, spec: DatasetSpec, unverified: str = "drop") -> dict[str, Any]:
@@ -171,8 +171,8 @@ UNKNOWN = {"role": "assistant", "tool_calls": [{"name": "say", "arguments": {"me
             "messages.3",
             "a tool's reply to no call",
         ),
-        (chat(EXAMINED), "messages", "its question stands in the evaluation set"),
-        (row(EXAMINED), "messages", "its question stands in the evaluation set"),
+        (chat(EVALUATED), "messages", "its question stands in the evaluation set"),
+        (row(EVALUATED), "messages", "its question stands in the evaluation set"),
         ({"text": "a"}, "messages", "no such column; the row has text"),
     ],
 )
@@ -235,7 +235,7 @@ def test_what_cannot_be_verified_is_kept_only_where_the_recipe_says_so_and_says_
 
 
 def test_an_unverified_row_holds_no_question_of_the_evaluation(bench: Bench, tmp_path: Path):
-    hidden = {"prompt": f"Unlike others: {text_of(EXAMINED, 3).upper()}", "completion": "x"}
+    hidden = {"prompt": f"Unlike others: {text_of(EVALUATED, 3).upper()}", "completion": "x"}
     bench(folder_of(tmp_path, chat(1), hidden, {"prompt": "Else", "completion": "x", "reward": 7}), "keep")
     assert [record.seed for record in bench.taken] == [1]
     assert [left["field"] for left in bench.refused] == ["messages", "reward"]

@@ -36,7 +36,7 @@ assert played  # a fixture
 QUICK = ("glm4moe", "llama3_2", "qwen2_5")
 SLOW = ("gemma4_v2", "gemma4_v5", "gptoss", "lfm2_2_5_v2", "nemotron_3_nano", "qwen3_5_think", "qwen3_8", "qwen3_vl")
 DONE = {"role": "assistant", "content": "Done."}
-ASKED = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
+QUESTION = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
 
 
 def made(family: str) -> Any:
@@ -81,7 +81,7 @@ def test_sft_learns_just_what_trls_own_loop_counts_as_completion(
 
 def test_the_form_of_the_teachers_arguments_makes_no_difference(tokenizer: Any):
     arguments = {"answer": "it's", "count": 7}
-    rows = [training_row([*ASKED, called(form)], [TOOL]) for form in (arguments, json.dumps(arguments))]
+    rows = [training_row([*QUESTION, called(form)], [TOOL]) for form in (arguments, json.dumps(arguments))]
     assert row_ids(tokenizer, rows[0]) == row_ids(tokenizer, rows[1])
     assert r"\"" not in tokenizer.decode(row_ids(tokenizer, rows[0])).split("it")[-1], "not encoded twice"
 
@@ -112,8 +112,8 @@ def test_the_published_rows_load_into_trls_trainer_as_their_card_says(
 
 def test_a_turn_read_back_has_no_token_of_its_end_in_its_text():
     tokenizer = made("glm4moe")
-    prefix = prompt_ids(tokenizer, ASKED, [TOOL])
-    turn = row_ids(tokenizer, training_row([*ASKED, called({"answer": "a", "count": 1})], [TOOL]))[len(prefix) :]
+    prefix = prompt_ids(tokenizer, QUESTION, [TOOL])
+    turn = row_ids(tokenizer, training_row([*QUESTION, called({"answer": "a", "count": 1})], [TOOL]))[len(prefix) :]
     end = chat_format(tokenizer).call_end
     assert end is not None
     turn = turn[: turn.index(end) + 1]
@@ -122,21 +122,21 @@ def test_a_turn_read_back_has_no_token_of_its_end_in_its_text():
 
 
 def test_a_prompt_has_no_date_of_today():
-    text = made("gptoss").decode(prompt_ids(made("gptoss"), ASKED, [TOOL]))
+    text = made("gptoss").decode(prompt_ids(made("gptoss"), QUESTION, [TOOL]))
     assert f"Current date: {DATE}" in text
     assert re.findall(r"\d{4}-\d\d-\d\d", text) == [str(DATE)]
 
 
 def test_where_trl_masks_as_well_both_masks_agree_on_what_the_model_writes():
     tokenizer = made("qwen2_5")
-    row = training_row([*ASKED, called({"answer": "a", "count": 1}), {"role": "tool", "content": REPLY}], [TOOL])
+    row = training_row([*QUESTION, called({"answer": "a", "count": 1}), {"role": "tool", "content": REPLY}], [TOOL])
     ours = labelled(tokenizer, row)
-    theirs = tokenizer.apply_chat_template(
+    templated = tokenizer.apply_chat_template(
         as_read(tokenizer, row["messages"]), tools=[TOOL], return_dict=True, return_assistant_tokens_mask=True
     )
-    assert theirs["input_ids"] == ours["input_ids"]
+    assert templated["input_ids"] == ours["input_ids"]
     learned = [label != IGNORED for label in ours["labels"]]
-    pairs = list(zip(ours["input_ids"], learned, theirs["assistant_masks"], strict=True))
+    pairs = list(zip(ours["input_ids"], learned, templated["assistant_masks"], strict=True))
     assert all(mask for _, mine, mask in pairs if mine)
     # TRL also counts the line end between a generation prompt and a call
     assert tokenizer.decode([token for token, mine, mask in pairs if mask and not mine]).strip() == ""

@@ -17,9 +17,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
-EXAMINED = {"held out"}
+EVALUATION_TEXTS = {"held out"}
 
 
 def episode(
@@ -40,7 +40,7 @@ def episode(
 
 
 def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
-    assert why_dropped(episode(chain_sum), EXAMINED) is None
+    assert why_dropped(episode(chain_sum), EVALUATION_TEXTS) is None
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
     ],
 )
 def test_each_cause_is_named(chain_sum: EnvironmentSpec, given: dict, cause: str | None):
-    assert why_dropped(episode(chain_sum, **given), EXAMINED) == cause
+    assert why_dropped(episode(chain_sum, **given), EVALUATION_TEXTS) == cause
 
 
-def asked(text: str, purpose: str = "evaluate", used: bool = True) -> str:
+def question_line(text: str, purpose: str = "evaluate", used: bool = True) -> str:
     return json.dumps({"purpose": purpose, "seed": 1, "question": text, "used": used}) + "\n"
 
 
@@ -88,7 +88,11 @@ def filtered(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[...,
 
 
 def test_what_the_evaluation_asks_is_kept_from_sft_in_whatever_case_and_spacing(filtered, chain_sum: EnvironmentSpec):
-    rows = asked("What is 1 + 1?") + asked("What is 2 + 2?", used=False) + asked("What is 3 + 3?", "grpo")
+    rows = (
+        question_line("What is 1 + 1?")
+        + question_line("What is 2 + 2?", used=False)
+        + question_line("What is 3 + 3?", "grpo")
+    )
     texts = ["what IS  1 + 1?", "What is 2 + 2?", "What is 3 + 3?"]
     found, kept = filtered(rows, *(episode(chain_sum, question=text) for text in texts))
     assert kept == texts[1:], "what an evaluation did not choose, and what GRPO asks, may be learned"
@@ -108,13 +112,15 @@ def test_what_the_evaluation_asks_is_kept_from_sft_in_whatever_case_and_spacing(
 def test_what_the_evaluation_asks_is_kept_from_sft_in_whatever_unicode_form(
     filtered, chain_sum: EnvironmentSpec, question: str, seen: str, dropped: bool
 ):
-    found, _ = filtered(asked(question), episode(chain_sum, question=seen), episode(chain_sum, question="Else?"))
+    found, _ = filtered(
+        question_line(question), episode(chain_sum, question=seen), episode(chain_sum, question="Else?")
+    )
     assert found["kept"] == 2 - dropped
 
 
 def test_every_cause_is_counted_and_the_kept_lines_are_the_rollouts_own(filtered, chain_sum: EnvironmentSpec, context):
     found, kept = filtered(
-        asked("held out"),
+        question_line("held out"),
         episode(chain_sum),
         episode(chain_sum, reward=0.99),
         episode(chain_sum, reward=0.5),
@@ -148,4 +154,4 @@ def test_what_is_kept_of_each_environment_is_told_where_there_are_several(
 
 def test_where_nothing_is_left_the_stage_says_why(filtered, chain_sum: EnvironmentSpec):
     with pytest.raises(Stop, match=r"kept none of the 2 episodes \(2 × wrong answer\)"):
-        filtered(asked("held out"), episode(chain_sum, reward=0.0), episode(chain_sum, reward=0.0))
+        filtered(question_line("held out"), episode(chain_sum, reward=0.0), episode(chain_sum, reward=0.0))

@@ -46,8 +46,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def says(seed: int, text: str, **given: Any) -> dict[str, Any]:
     """A row that answers a text; the collect window has seeds 0 to 11."""
-    asked = {"role": "user", "content": text_of(seed, 3)}
-    return {"messages": [asked, {"role": "assistant", "content": text} | given]}
+    message = {"role": "user", "content": text_of(seed, 3)}
+    return {"messages": [message, {"role": "assistant", "content": text} | given]}
 
 
 @pytest.mark.parametrize("seed", [1, 50], ids=["known", "unknown"])

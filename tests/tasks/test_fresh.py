@@ -12,7 +12,7 @@ from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.questions import fresh_questions, lasts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import SeedWindows, Shares, Window
-from tests.tasks.test_rungs import asked, published, words
+from tests.tasks.test_levels import published, question_texts, words
 
 FLYWHEEL = Path(__file__).parents[2] / "deployments" / "recipes" / "flywheel.yaml"
 WINDOWS = SeedWindows(
@@ -26,7 +26,7 @@ def texts(context: StageContext, purpose: str, used: bool = True) -> set[str]:
 
 def test_what_an_earlier_round_asked_for_any_purpose_is_not_asked_again(context: StageContext):
     task = words(3, 8)
-    repeated = [asked(task, window.seeds())[0] for _, window in WINDOWS]
+    repeated = [question_texts(task, window.seeds())[0] for _, window in WINDOWS]
     rows = [
         (purpose, text.upper(), True) for purpose, text in zip(("evaluate", "collect", "grpo"), repeated, strict=True)
     ]
@@ -41,7 +41,7 @@ def test_what_an_earlier_round_asked_for_any_purpose_is_not_asked_again(context:
 
 def test_a_question_of_an_earlier_window_that_was_not_asked_is_a_new_one(context: StageContext):
     task = words(3, 8)
-    unused = [("evaluate", text, False) for text in asked(task, WINDOWS.evaluate.seeds())]
+    unused = [("evaluate", text, False) for text in question_texts(task, WINDOWS.evaluate.seeds())]
     fresh_questions.body(context, task, WINDOWS, 30, {"0": published(context, "k1", unused)}, None)
     assert len(texts(context, "evaluate")) == 30
 
@@ -58,14 +58,16 @@ def test_fewer_questions_are_asked_of_a_kind_with_a_small_share(context: StageCo
 
 def test_a_space_that_is_used_up_is_told_with_the_rounds_that_it_lasts(context: StageContext):
     task = words(3, 8)
-    everything = [("collect", text, True) for _, window in WINDOWS for text in asked(task, window.seeds())]
+    everything = [("collect", text, True) for _, window in WINDOWS for text in question_texts(task, window.seeds())]
     with pytest.raises(Stop, match=r"used up: .* 0 new ones of 30.* last about \d+ rounds"):
         fresh_questions.body(context, task, WINDOWS, 30, {"0": published(context, "k1", everything)}, None)
 
 
 def test_a_window_of_one_question_that_no_training_uses_ends_no_rounds(context: StageContext):
     task, windows = words(3, 8), WINDOWS.model_copy(update={"grpo": Window(start=1000, size=1)})
-    earlier = {"0": published(context, "k1", [("collect", text, True) for text in asked(task, windows.grpo.seeds())])}
+    earlier = {
+        "0": published(context, "k1", [("collect", text, True) for text in question_texts(task, windows.grpo.seeds())])
+    }
     counts = fresh_questions.body(context, task, windows, 30, earlier, None)
     assert (counts["grpo"], counts["evaluate"]) == (0, 30)
 

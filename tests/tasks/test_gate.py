@@ -13,7 +13,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.gate import _better, gate
 from apprentice.tasks.judgement.contents import Difference, GateDecision
 from apprentice.tasks.settings.spec import GateSpec
-from tests.tasks.examined import episode, episodes, evaluation, learned, published
+from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 
 CLEAN = {
     "clean": True,
@@ -41,7 +41,7 @@ class Case:
         challenger: list[EvaluatedEpisode],
         champion: list[EvaluatedEpisode],
         spec: GateSpec | None = None,
-        guards: dict[str, tuple[list[EvaluatedEpisode], list[EvaluatedEpisode]]] | None = None,
+        regressions: dict[str, tuple[list[EvaluatedEpisode], list[EvaluatedEpisode]]] | None = None,
         allowed: float = 0.05,
         learned_by: dict[str, str] | None = None,
         shared: dict[str, Any] = CLEAN,
@@ -50,7 +50,7 @@ class Case:
         teacher: dict[str, Any] | None = None,
         **given: Any,
     ) -> dict[str, Any]:
-        """The decision; `guards`: by name, the champion's episodes and the challenger's."""
+        """The decision; `regressions`: by name, the champion's episodes and the challenger's."""
         seen = {"challenger": "", "champion": ""} | (learned_by or {})
         trained = self.checkpoint(GrpoCheckpoint, "grpo", seen["challenger"])
         counts = {"weights": "-", "promoted": True, "parameters": 1, "stage": "champion"}
@@ -63,13 +63,13 @@ class Case:
             "challenger": evaluation(self.store, "ec" * 10, challenger),
             "rival": evaluation(self.store, "er" * 10, champion),
         }
-        guarded = {}
-        for name, (theirs, ours) in (guards or {}).items():
-            guarded[f"{name}.rival"] = evaluation(self.store, f"{name}r".ljust(20, "0"), theirs)
-            guarded[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), ours)
-        allowances = dict.fromkeys(guards or {}, allowed)
+        played = {}
+        for name, (rival_records, challenger_records) in (regressions or {}).items():
+            played[f"{name}.rival"] = evaluation(self.store, f"{name}r".ljust(20, "0"), rival_records)
+            played[f"{name}.challenger"] = evaluation(self.store, f"{name}c".ljust(20, "0"), challenger_records)
+        allowances = dict.fromkeys(regressions or {}, allowed)
         self.counts = gate.body(
-            self.context, spec or GateSpec(), trained, rival, both, guarded, allowances, judged, rolled_back, **given
+            self.context, spec or GateSpec(), trained, rival, both, played, allowances, judged, rolled_back, **given
         )
         Decision(repository="a/b", revision="c", key="d", **self.counts)
         return read_decision(self.context.out).as_json()
@@ -146,15 +146,15 @@ def test_a_gate_that_so_few_questions_cannot_open_says_how_many_can(
 def test_the_gate_of_a_late_round_opens_with_samples_and_with_scores(case: Case, number: int, metric: Any):
     rewards = [0.9 if metric == "mean_score" else float(n % 4 > 0) for n in range(400)]
     ours = [episode(n, reward, sample=n % 4, question=f"Q {n // 4}?") for n, reward in enumerate(rewards)]
-    theirs = [record.model_copy(update={"reward": 0.0}) for record in ours]
-    assert case.decide(ours, theirs, GateSpec(level=level_of(number), metric=metric))["promoted"]
+    rival_records = [record.model_copy(update={"reward": 0.0}) for record in ours]
+    assert case.decide(ours, rival_records, GateSpec(level=level_of(number), metric=metric))["promoted"]
 
 
 @pytest.mark.parametrize(("after", "allowed"), [(75, 0.05), (77, 0.03), (70, 0.1)])
 def test_a_fall_by_just_what_is_allowed_is_allowed(case: Case, after: int, allowed: float):
     """0.75 - 0.8 is -0.050000000000000044."""
     before, now = (episodes([1.0] * right + [0.0] * (100 - right)) for right in (80, after))
-    decision = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (before, now)}, allowed=allowed)
+    decision = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (before, now)}, allowed=allowed)
     assert decision["promoted"], case.counts["reasons"]
 
 
@@ -215,10 +215,10 @@ def test_only_the_metric_that_was_written_down_before_counts(case: Case):
 
 def test_a_guard_rail_that_falls_by_more_than_its_allowance_refuses_a_better_model(case: Case):
     fell = {"sums": (episodes([1.0] * 60 + [0.0] * 40), episodes([1.0] * 53 + [0.0] * 47))}
-    decision = case.decide(episodes(BETTER), episodes(WORSE), guards=fell, allowed=0.05)
+    decision = case.decide(episodes(BETTER), episodes(WORSE), regressions=fell, allowed=0.05)
     assert refused(decision) == ["guard rail sums"]
     assert "sums: -7.0 points" in case.counts["reasons"][0]
-    assert case.decide(episodes(BETTER), episodes(WORSE), guards=fell, allowed=0.08)["promoted"]
+    assert case.decide(episodes(BETTER), episodes(WORSE), regressions=fell, allowed=0.08)["promoted"]
 
 
 def test_questions_that_either_model_has_seen_do_not_decide(case: Case):
@@ -270,11 +270,11 @@ def test_without_a_champion_the_untrained_student_is_the_rival(case: Case):
 
 def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):
     never = episodes([0.0] * 60)
-    decision = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (never, never)}, allowed=0.05)
+    decision = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (never, never)}, allowed=0.05)
     assert decision["promoted"]
     assert "It was at 0.0%: it could not fall by more." in shown(decision)
     once = episodes([1.0] * 60)
-    held = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (once, once)}, allowed=0.05)
+    held = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (once, once)}, allowed=0.05)
     assert "could not fall" not in shown(held)
 
 
@@ -311,5 +311,5 @@ def test_equal_models_are_not_better_without_a_margin_either():
 def test_a_guard_rail_may_fall_by_its_allowance_exactly(case: Case):
     before, after = episodes([1.0] * 75 + [0.0] * 25), episodes([1.0] * 50 + [0.0] * 50)
     for allowed, holds in ((0.25, True), (0.24, False)):
-        decided = case.decide(episodes(BETTER), episodes(WORSE), guards={"sums": (before, after)}, allowed=allowed)
+        decided = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (before, after)}, allowed=allowed)
         assert {rule["rule"]: rule["holds"] for rule in decided["rules"]}["guard rail sums"] is holds

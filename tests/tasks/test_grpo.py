@@ -92,14 +92,14 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
     from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
     from apprentice.tasks.models.tokenizer import build_tokenizer
 
-    asked: list[tuple[int, str]] = []
+    started: list[tuple[int, str]] = []
 
     class Noting(LiveRollouts):
         def begin(self, rows: Sequence[dict[str, Any]]) -> None:
             super().begin(rows)
             self.wait()
-            begun: list[Any] = [future.result() for future in self._begun]
-            asked.extend((row["seed"], episode.question) for row, episode in zip(rows, begun, strict=True))
+            episodes: list[Any] = [future.result() for future in self._episode_tasks]
+            started.extend((row["seed"], episode.question) for row, episode in zip(rows, episodes, strict=True))
 
     instance = chain_sum.make()
     questions = {seed: Episode(chain_sum.make(Session(server)), seed).question for seed in (11, 12)}
@@ -126,8 +126,8 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
             **how,
         )
         trainer.train()
-    groups = [asked[start : start + 4] for start in range(0, 8, 4)]
-    assert len(asked) == 8
+    groups = [started[start : start + 4] for start in range(0, 8, 4)]
+    assert len(started) == 8
     assert all(len(set(group)) == 1 for group in groups)
     assert {group[0] for group in groups} == set(questions.items())
 

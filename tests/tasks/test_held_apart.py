@@ -9,8 +9,8 @@ def episodes(**numbers: int) -> list[dict]:
     return [episode(seed, name) for seed, name in enumerate(rows)]
 
 
-def episode(seed: int, environment: str, asked: str = "") -> dict:
-    return {"seed": seed, "environment": environment, "messages": [{}, {"content": asked or f"question {seed}"}]}
+def episode(seed: int, environment: str, question: str = "") -> dict:
+    return {"seed": seed, "environment": environment, "messages": [{}, {"content": question or f"question {seed}"}]}
 
 
 def test_of_an_environment_alone_everything_is_trained_on():

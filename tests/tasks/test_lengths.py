@@ -15,7 +15,7 @@ from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.lengths import lengths, summarise
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.spec import LengthsSpec
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
 LONG = 3
 """Of a hundred rows."""

@@ -13,8 +13,8 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import MixSpec
-from tests.tasks.examined import episode, evaluation, published
-from tests.tasks.test_rungs import published as questions
+from tests.tasks.evaluations import episode, evaluation, published
+from tests.tasks.test_levels import published as questions
 
 
 def attempt(question: int, sample: int, reward: float, said: str = "7") -> EvaluatedEpisode:
@@ -42,10 +42,14 @@ def bought(context: StageContext, task: EnvironmentSpec, seeds: range, reward: f
 
 @pytest.fixture
 def mixed(context: StageContext, chain_sum: EnvironmentSpec):
-    def mix(tries: list[EvaluatedEpisode], spec: MixSpec, rollouts=None, earlier=None, examined=()) -> list[dict]:
+    def mix(
+        tries: list[EvaluatedEpisode], spec: MixSpec, rollouts=None, earlier=None, evaluation_texts=()
+    ) -> list[dict]:
         own = evaluation(context.run.store, "t" * 20, tries, "champion") if tries else None
-        asked = questions(context, "q1", [("evaluate", text, True) for text in examined])
-        mix_rollouts.body(context, spec, chain_sum, asked, rollouts, own, earlier or {}, "gpt at home", 0)
+        evaluation_questions = questions(context, "q1", [("evaluate", text, True) for text in evaluation_texts])
+        mix_rollouts.body(
+            context, spec, chain_sum, evaluation_questions, rollouts, own, earlier or {}, "gpt at home", 0
+        )
         return read_rows(context.out / "kept.jsonl")
 
     return mix
@@ -76,7 +80,7 @@ def test_earlier_rounds_fill_their_share_without_what_the_evaluation_asks(mixed,
         MixSpec(replay=0.4),
         rollouts,
         earlier,
-        examined=[attempt(20, 0, 1.0).question, attempt(21, 0, 1.0).question.upper()],
+        evaluation_texts=[attempt(20, 0, 1.0).question, attempt(21, 0, 1.0).question.upper()],
     )
     old = [row["seed"] for row in rows if row["player"] == "an earlier round"]
     assert (len(old), len(rows)) == (4, 10)

@@ -33,8 +33,10 @@ class Case:
         with EnvironmentPool(task, server, size=1) as pool:
             self.played = [self._episode(pool, seed) for seed in SEEDS]
         parts = task.make().parts()
-        asked = [[each.question for each in self.played if self.part(each.seed).label == part.label] for part in parts]
-        self.tokenizer = tokenizer_of(list(zip(parts, asked, strict=True)))
+        questions_by_part = [
+            [each.question for each in self.played if self.part(each.seed).label == part.label] for part in parts
+        ]
+        self.tokenizer = tokenizer_of(list(zip(parts, questions_by_part, strict=True)))
 
     def part(self, seed: int) -> Any:
         return self.task.make().part(seed)

@@ -63,10 +63,10 @@ def test_windows_are_accepted_exactly_when_no_seed_is_in_two(trial: int):
 
 def test_no_training_question_is_used_that_the_evaluation_asks(context: StageContext):
     counts = questions.body(context, SMALL, windows(200, 200), 40)
-    examined = [row["question"] for row in read_questions(context.out, "evaluate") if row["used"]]
+    evaluation_questions = [row["question"] for row in read_questions(context.out, "evaluate") if row["used"]]
     trained = {row["question"] for row in read_questions(context.out, "grpo") if row["used"]}
-    assert len(examined) == len(set(examined)) == counts["evaluate"] == 40
-    assert not trained & set(examined)
+    assert len(evaluation_questions) == len(set(evaluation_questions)) == counts["evaluate"] == 40
+    assert not trained & set(evaluation_questions)
     assert counts["dropped_from_grpo"] == 200 - counts["grpo"] > 0
 
 

@@ -24,7 +24,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import replay, rescore
 from tests.odd_server import odd_server
 from tests.tasks.episodes.test_episode import Guess, Settings, call
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
 ECHO = EnvironmentSpec(name="echo")
 

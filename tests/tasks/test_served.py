@@ -26,7 +26,7 @@ from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
 from apprentice.tasks.settings.spec import BuiltStudent, EvaluateSpec
 from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.test_evaluate import question
 
 SPEC = EvaluateSpec(questions=6, max_new_tokens=8, batch_size=4)
@@ -49,22 +49,22 @@ class ServedStudent(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
-    def answer(self, asked: dict[str, Any]) -> Message:
+    def answer(self, request: dict[str, Any]) -> Message:
         import torch
 
-        self.requests.append(asked)
+        self.requests.append(request)
         prompt = self.tokenizer.apply_chat_template(
-            asked["messages"],
-            tools=asked.get("tools"),
+            request["messages"],
+            tools=request.get("tools"),
             add_generation_prompt=True,
             return_dict=False,
-            **asked.get("chat_template_kwargs", {}),
+            **request.get("chat_template_kwargs", {}),
         )
         with self.one_at_a_time, torch.inference_mode():
             out = self.model.generate(
-                torch.tensor([prompt]), max_new_tokens=asked["max_tokens"], do_sample=asked["temperature"] > 0
+                torch.tensor([prompt]), max_new_tokens=request["max_tokens"], do_sample=request["temperature"] > 0
             )
-        return parse(self.tokenizer, out[0, len(prompt) :].tolist(), prompt, asked.get("tools") or [])
+        return parse(self.tokenizer, out[0, len(prompt) :].tolist(), prompt, request.get("tools") or [])
 
 
 class Answering(BaseHTTPRequestHandler):

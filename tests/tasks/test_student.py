@@ -27,7 +27,7 @@ SMALL = StudentSpec(build=BuiltStudent(hidden_size=16, intermediate_size=16, lay
 
 
 @pytest.fixture
-def asked(context: StageContext) -> Questions:
+def questions_of_task(context: StageContext) -> Questions:
     with context.run.store.staging() as folder:
         rows = [{"purpose": "collect", "seed": place, "question": f"{place} + 1 =", "used": True} for place in range(9)]
         (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -35,10 +35,12 @@ def asked(context: StageContext) -> Questions:
         return context.run.store.publish(Questions, "k", folder, counts, {"stage": "questions"})
 
 
-def test_the_same_seed_builds_the_same_student(context: StageContext, chain_sum: EnvironmentSpec, asked: Questions):
+def test_the_same_seed_builds_the_same_student(
+    context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions
+):
     digests = []
     for seed in (0, 0, 1):
-        counts = student.body(context, SMALL, chain_sum, asked, seed)
+        counts = student.body(context, SMALL, chain_sum, questions_of_task, seed)
         digests.append(digest(context.out))
     assert digests[0] == digests[1] != digests[2]
     assert counts["parameters"] == load_model(context.out).num_parameters()
@@ -50,19 +52,19 @@ def test_letters_and_digits_stay_single_and_a_prompt_is_short(chain_sum: Environ
 
 
 def test_weights_are_loaded_in_fp32_also_where_they_were_saved_in_bf16(
-    context: StageContext, chain_sum: EnvironmentSpec, asked
+    context: StageContext, chain_sum: EnvironmentSpec, questions_of_task
 ):
     import torch
 
-    student.body(context, SMALL, chain_sum, asked, 0)
+    student.body(context, SMALL, chain_sum, questions_of_task, 0)
     model = load_model(context.out).to(torch.bfloat16)
     save(model, load_tokenizer(context.out), context.out)
     assert {weight.dtype for weight in load_model(context.out).parameters()} == {torch.float32}
 
 
-def folder_of(context: StageContext, task: EnvironmentSpec, asked: Questions, at: Path) -> Path:
+def folder_of(context: StageContext, task: EnvironmentSpec, questions_of_task: Questions, at: Path) -> Path:
     """A model in a folder, as a person keeps one."""
-    student.body(context, SMALL, task, asked, 7)
+    student.body(context, SMALL, task, questions_of_task, 7)
     context.out.rename(at)
     context.out.mkdir()
     return at
@@ -73,12 +75,12 @@ def in_folder(folder: Path, **how: Any) -> StudentSpec:
 
 
 def test_a_folder_is_copied_and_nobody_who_writes_there_changes_the_student(
-    context: StageContext, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+    context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions, tmp_path: Path
 ):
     import torch
 
-    folder = folder_of(context, chain_sum, asked, tmp_path / "mine")
-    counts = student.body(context, in_folder(folder), chain_sum, asked, 0)
+    folder = folder_of(context, chain_sum, questions_of_task, tmp_path / "mine")
+    counts = student.body(context, in_folder(folder), chain_sum, questions_of_task, 0)
     before = load_model(folder)
     assert counts["parameters"] == before.num_parameters()
     (folder / "model.safetensors").unlink()
@@ -87,12 +89,12 @@ def test_a_folder_is_copied_and_nobody_who_writes_there_changes_the_student(
 
 
 def test_a_folder_is_known_by_its_content_wherever_it_lies(
-    context: StageContext, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+    context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions, tmp_path: Path
 ):
-    folder = folder_of(context, chain_sum, asked, tmp_path / "mine")
+    folder = folder_of(context, chain_sum, questions_of_task, tmp_path / "mine")
 
     def key(at: Path) -> str:
-        return student.key((in_folder(at), chain_sum, asked, 0), {})
+        return student.key((in_folder(at), chain_sum, questions_of_task, 0), {})
 
     before = key(folder)
     shutil.copytree(folder, tmp_path / "elsewhere")
@@ -145,9 +147,9 @@ class Own(Qwen3ForCausalLM):
 
 
 @pytest.fixture
-def with_code(context: StageContext, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path) -> Path:
+def with_code(context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions, tmp_path: Path) -> Path:
     """A model that brings code of its own."""
-    folder = folder_of(context, chain_sum, asked, tmp_path / "with-code")
+    folder = folder_of(context, chain_sum, questions_of_task, tmp_path / "with-code")
     (folder / "own.py").write_text(OWN_CODE)
     config = json.loads((folder / "config.json").read_text())
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.Own"}
@@ -156,21 +158,23 @@ def with_code(context: StageContext, chain_sum: EnvironmentSpec, asked: Question
     return folder
 
 
-def test_code_of_a_model_is_refused(with_code: Path, context: StageContext, chain_sum: EnvironmentSpec, asked):
+def test_code_of_a_model_is_refused(
+    with_code: Path, context: StageContext, chain_sum: EnvironmentSpec, questions_of_task
+):
     with pytest.raises(Stop, match="needs Python code of its own") as stopped:
-        student.body(context, in_folder(with_code), chain_sum, asked, 0)
+        student.body(context, in_folder(with_code), chain_sum, questions_of_task, 0)
     assert "trust_remote_code" in str(stopped.value)
 
 
 def test_code_runs_where_the_recipe_trusts_it_also_in_what_was_trained_from_it_and_nowhere_else(
-    with_code: Path, context: StageContext, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+    with_code: Path, context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions, tmp_path: Path
 ):
     spec = in_folder(with_code, trust_remote_code=True)
-    student.body(context, spec, chain_sum, asked, 0)
+    student.body(context, spec, chain_sum, questions_of_task, 0)
     model = load_model(context.out, [spec])
     assert type(model).__name__ == "Own"
     trained = tmp_path / "trained"
-    save(model, load_tokenizer(context.out, [spec]), trained, begun=context.out)
+    save(model, load_tokenizer(context.out, [spec]), trained, initial=context.out)
     assert type(load_model(trained, [spec])).__name__ == "Own"
     other = spec.model_copy(update={"content": "a" * 40})
     for trusted in ([], [other], [spec.model_copy(update={"trust_remote_code": False})]):
@@ -184,12 +188,12 @@ def test_code_runs_where_the_recipe_trusts_it_also_in_what_was_trained_from_it_a
 
 
 def test_a_model_that_transformers_knows_hands_on_no_code_that_it_was_loaded_without(
-    with_code: Path, context: StageContext, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+    with_code: Path, context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions, tmp_path: Path
 ):
     config = json.loads((with_code / "config.json").read_text())
     (with_code / "config.json").write_text(json.dumps(config | {"model_type": "qwen3"}))
-    student.body(context, in_folder(with_code), chain_sum, asked, 0)
-    save(load_model(context.out), load_tokenizer(context.out), tmp_path / "trained", begun=context.out)
+    student.body(context, in_folder(with_code), chain_sum, questions_of_task, 0)
+    save(load_model(context.out), load_tokenizer(context.out), tmp_path / "trained", initial=context.out)
     for folder in (context.out, tmp_path / "trained"):
         assert not list(folder.glob("*.py"))
         assert "auto_map" not in (folder / "config.json").read_text()
@@ -197,17 +201,17 @@ def test_a_model_that_transformers_knows_hands_on_no_code_that_it_was_loaded_wit
 
 
 def test_pickled_weights_are_refused_unless_the_recipe_takes_them_and_then_are_pickled_no_more(
-    context: StageContext, chain_sum: EnvironmentSpec, asked: Questions, tmp_path: Path
+    context: StageContext, chain_sum: EnvironmentSpec, questions_of_task: Questions, tmp_path: Path
 ):
     import torch
 
-    folder = folder_of(context, chain_sum, asked, tmp_path / "mine")
+    folder = folder_of(context, chain_sum, questions_of_task, tmp_path / "mine")
     before = load_model(folder)
     torch.save(before.state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(Stop, match="no weights in safetensors"):
-        student.body(context, in_folder(folder), chain_sum, asked, 0)
-    student.body(context, in_folder(folder, safetensors_only=False), chain_sum, asked, 0)
+        student.body(context, in_folder(folder), chain_sum, questions_of_task, 0)
+    student.body(context, in_folder(folder, safetensors_only=False), chain_sum, questions_of_task, 0)
     assert not list(context.out.glob("*.bin"))
     for one, other in zip(before.parameters(), load_model(context.out).parameters(), strict=True):
         assert torch.equal(one, other)

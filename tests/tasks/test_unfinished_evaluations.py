@@ -17,7 +17,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.endpoint import Endpoint, call
-from tests.tasks.examined import episode, published
+from tests.tasks.evaluations import episode, published
 from tests.tasks.test_evaluate import question
 
 TODAY = date(2024, 3, 1)
@@ -97,8 +97,8 @@ SITUATIONS: dict[str, tuple[dict[str, int], list[str], str]] = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_newest_unfinished_evaluation_is_resumed(situation: str, bench: Bench, said: list[str]):
-    begun, finished, wanted = SITUATIONS[situation]
-    for as_of, answers in begun.items():
+    answers_by_state, finished, wanted = SITUATIONS[situation]
+    for as_of, answers in answers_by_state.items():
         bench.begin(as_of, answers)
     for as_of in finished:
         bench.finish(as_of)

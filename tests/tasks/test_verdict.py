@@ -17,18 +17,18 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.judgement.contents import Comparison, Contamination
 from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.verdict import verdict
-from tests.tasks.examined import episode, episodes, evaluation, learned, published
+from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 
 
 def test_every_comparison_is_corrected_for_all_of_them():
     held_out = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20), "grpo": episodes([1.0] * 40)}
-    guards = {
+    regression_records = {
         "sums.base": episodes([1.0] * 10),
         "sums.grpo": episodes([0.0] * 10),
         "words.base": episodes([1.0] * 10),
         "words.grpo": episodes([1.0] * 10),
     }
-    found = compare_all(held_out, guards)
+    found = compare_all(held_out, regression_records)
     assert [(each["from"], each["to"], each["delta"]) for each in found["comparisons"]] == [
         ("base", "sft", 0.5),
         ("sft", "grpo", 0.5),
@@ -136,9 +136,11 @@ def judged(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[..., d
         store, instance = context.run.store, chain_sum.make()
         models = {"base": episodes([0.0] * 40), "sft": episodes([1.0] * 20 + [0.0] * 20)}
         models |= {"grpo": grpo or episodes([1.0] * 36 + [0.0] * 4)}
-        guards = {"sums.base": episodes([1.0] * 10), "sums.grpo": episodes([0.0] * 10)}
+        regression_records = {"sums.base": episodes([1.0] * 10), "sums.grpo": episodes([0.0] * 10)}
         named = {name: evaluation(store, f"{name:-<20}", records) for name, records in models.items()}
-        guarded = {name: evaluation(store, f"{name:-<20}", records) for name, records in guards.items()}
+        regression_evaluations = {
+            name: evaluation(store, f"{name:-<20}", records) for name, records in regression_records.items()
+        }
         record = Record(
             seed=1,
             environment="reasoning_gym 1",
@@ -153,7 +155,7 @@ def judged(context: StageContext, chain_sum: EnvironmentSpec) -> Callable[..., d
         files = {"learned.jsonl": trained_on, "log.json": json.dumps(log)}
         files["signals.json"] = json.dumps({"signals": [], "rules": {}})
         checkpoint = published(store, GrpoCheckpoint, "g" * 20, files, {"parameters": 1})
-        given = gate or GateSpec(), named, guarded, chain_sum, rollouts, checkpoint, beta
+        given = gate or GateSpec(), named, regression_evaluations, chain_sum, rollouts, checkpoint, beta
         counted = verdict.body(context, *given)
         return read_verdict(context.out).as_json() | {"counted": counted}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.kinds import ASKED, RATE
+from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.record import read_learned, read_questions, same_text
@@ -38,7 +38,7 @@ def kinds(made: Made) -> dict[int, str]:
     return {row["seed"]: f"terms {instance.slices(row['seed'], row['question'])['terms']}" for row in rows}
 
 
-def asked(ran: Ran) -> list[list[int]]:
+def seeds_by_step(ran: Ran) -> list[list[int]]:
     """The seeds of each step."""
     return [[seed for each in rounds for seed, _ in each] for rounds in ran.steps]
 
@@ -52,14 +52,14 @@ def ran(made: Made, request: pytest.FixtureRequest) -> Ran:
 def test_the_kind_of_which_the_probe_had_everything_right_is_hardly_asked(made: Made, ran: Ran):
     kind_of = kinds(made)
     assert min(Counter(kind_of.values()).values()) > 4, "else the questions themselves decide"
-    counts = Counter(kind_of[seed] for step in asked(ran) for seed in step)
+    counts = Counter(kind_of[seed] for step in seeds_by_step(ran) for seed in step)
     assert counts[HARD] > 2 * counts[EASY] > 0
 
 
 def test_no_question_is_asked_again_before_all_of_its_kind_were(made: Made, ran: Ran):
     kind_of = kinds(made)
     for kind in (EASY, HARD):
-        seeds = [seed for step in asked(ran) for seed in step if kind_of[seed] == kind]
+        seeds = [seed for step in seeds_by_step(ran) for seed in step if kind_of[seed] == kind]
         own = sum(each == kind for each in kind_of.values())
         assert len(set(seeds[:own])) == min(own, len(seeds))
 
@@ -73,17 +73,17 @@ def test_the_log_says_what_was_asked_and_the_rate_of_each_kind(made: Made, ran: 
             answers[kind_of[seed]][0] += rewards.count(1.0)
             answers[kind_of[seed]][1] += len(rewards) - rewards.count(1.0)
         for kind, (right, wrong) in answers.items():
-            assert entry[ASKED + kind] == sum(kind_of[seed] == kind for seed, _ in rounds[0])
+            assert entry[QUESTIONS + kind] == sum(kind_of[seed] == kind for seed, _ in rounds[0])
             assert entry[RATE + kind] == pytest.approx((right + 1) / (right + wrong + 2))
         assert "refill/questions" not in entry
 
 
 def test_all_that_was_asked_is_on_record_and_nothing_of_it_is_asked_by_the_evaluation(made: Made, ran: Ran):
     learned = read_learned(ran.context.out)
-    assert {row["seed"] for row in learned} == {seed for step in asked(ran) for seed in step}
+    assert {row["seed"] for row in learned} == {seed for step in seeds_by_step(ran) for seed in step}
     held_out = read_questions(made.work.store.fetch(made.questions), "evaluate")
-    examined = {same_text(row["question"]) for row in held_out if row["used"]}
-    assert not examined & {same_text(row["question"]) for row in learned}
+    evaluation_texts = {same_text(row["question"]) for row in held_out if row["used"]}
+    assert not evaluation_texts & {same_text(row["question"]) for row in learned}
 
 
 @pytest.mark.parametrize("spec", [ASKS, FILLS], ids=["asks", "fills"])
@@ -104,7 +104,7 @@ def test_with_refill_what_was_discarded_is_evidence_as_well(made: Made):
     ran = trained(made, made.context("fills"), FILLS, one_is_as_said)
     for entry, rounds in zip(ran.log, ran.steps, strict=True):
         every = sum(len(each) for each in rounds)
-        assert entry["refill/questions"] == entry[ASKED + EASY] + entry[ASKED + HARD] == every
+        assert entry["refill/questions"] == entry[QUESTIONS + EASY] + entry[QUESTIONS + HARD] == every
     assert any(len(rounds) > 1 for rounds in ran.steps)
 
 

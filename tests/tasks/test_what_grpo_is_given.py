@@ -21,7 +21,7 @@ from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 from tests.tasks.rollouts.test_rollouts import says
 
 SPEC = GrpoSpec(
@@ -43,7 +43,7 @@ SPEC = GrpoSpec(
     checkpoint_steps=2,
 )
 """No value is the default of TRL."""
-EXAMINED = range(104, 108)
+EVALUATED = range(104, 108)
 """Seeds of GRPO's window whose questions the evaluation asks: as if they were repeated there."""
 NOT_ONE_VALUE = ("gradient_checkpointing", "accelerate_config", "liger", "bf16", "generation", "held_out")
 
@@ -63,7 +63,7 @@ def made(server: EnvironmentServer, tmp_path_factory: pytest.TempPathFactory) ->
     servers = StandingServers({"reasoning_gym": server}, None)
     made = Made(RunContext(LocalStore(folder / "artifacts", "toy"), servers, report_to=[]), TASKS["chain_sum"], folder)
     rows = read_rows(made.work.store.fetch(made.questions) / "questions.jsonl")
-    lines = [json.dumps(row | {"used": row["used"] and row["seed"] not in EXAMINED}) + "\n" for row in rows]
+    lines = [json.dumps(row | {"used": row["used"] and row["seed"] not in EVALUATED}) + "\n" for row in rows]
     counts = dict(collect=24, grpo=20, evaluate=4, dropped_from_grpo=4)
     made.questions = published(made.work.store, Questions, "x" * 20, {"questions.jsonl": "".join(lines)}, counts)
     return made
@@ -121,14 +121,14 @@ def test_without_a_question_left_there_is_nothing_to_train_on(made: Made):
 def test_every_rollout_begins_with_the_prompt_of_an_evaluation(made: Made, fed: Fed):
     tokenizer = load_tokenizer(made.work.store.fetch(made.base))
     instance, questions = TASKS["chain_sum"].make(), used(made)
-    asked = [seed_of(row) for rows in fed.steps for row in rows]
+    seeds = [seed_of(row) for rows in fed.steps for row in rows]
     tools = instance.schemas
-    assert fed.prompts == [prompt_ids(tokenizer, prompt(instance, questions[seed]), tools) for seed in asked]
+    assert fed.prompts == [prompt_ids(tokenizer, prompt(instance, questions[seed]), tools) for seed in seeds]
 
 
 def test_the_groups_come_in_the_order_of_the_rows_and_an_epoch_asks_each_question_once(made: Made, fed: Fed):
-    asked = [seed_of(row) for rows in fed.steps for row in rows]
-    groups = [asked[start : start + 4] for start in range(0, len(asked), 4)]
+    seeds = [seed_of(row) for rows in fed.steps for row in rows]
+    groups = [seeds[start : start + 4] for start in range(0, len(seeds), 4)]
     assert [len(rows) for rows in fed.steps] == [12] * 3
     assert all(len(set(group)) == 1 for group in groups)
     rows = [seed_of(row) for row in fed.trainer.train_dataset]
@@ -166,9 +166,9 @@ def test_the_reward_is_weighted_as_the_recipe_says(fed: Fed):
 
 
 def test_what_was_trained_on_is_what_was_asked(made: Made, fed: Fed):
-    asked = {seed_of(row) for rows in fed.steps for row in rows}
+    seeds = {seed_of(row) for rows in fed.steps for row in rows}
     learned = {row["seed"]: row["question"] for row in read_learned(fed.context.out)}
-    assert learned == {seed: used(made)[seed] for seed in asked}
+    assert learned == {seed: used(made)[seed] for seed in seeds}
 
 
 def test_the_order_is_that_of_the_seed(made: Made, fed: Fed):

@@ -149,32 +149,32 @@ def test_further_questions_are_asked_in_their_order_until_the_groups_differ_or_t
     questions = order(made, SPEC)
     assert len(ran.steps) == SPEC.max_steps
     for step, rounds in enumerate(ran.steps):
-        asked = [group for each in rounds for group in each]
-        assert [seed for seed, _ in asked] == questions[step * BOUND :][: len(asked)]
+        played_groups = [group for each in rounds for group in each]
+        assert [seed for seed, _ in played_groups] == questions[step * BOUND :][: len(played_groups)]
         assert len(rounds[0]) == GROUPS
-        assert len(asked) <= BOUND
+        assert len(played_groups) <= BOUND
         for n in range(1, len(rounds)):
             before = [group for each in rounds[:n] for group in each]
             assert sum(map(differs, before)) < GROUPS, "enough was known, and more was asked"
-        assert sum(map(differs, asked)) >= GROUPS or len(asked) == BOUND
+        assert sum(map(differs, played_groups)) >= GROUPS or len(played_groups) == BOUND
     assert any(len(rounds) > 1 for rounds in ran.steps), "no step needed more"
     assert any(sum(map(differs, rounds[0])) for rounds in ran.steps), "no step had a group that differs"
 
 
 def test_what_was_asked_and_how_many_groups_were_dead_is_logged(ran: Ran):
     for entry, rounds in zip(ran.log, ran.steps, strict=True):
-        asked = [group for each in rounds for group in each]
-        assert entry["refill/questions"] == len(asked)
+        played_groups = [group for each in rounds for group in each]
+        assert entry["refill/questions"] == len(played_groups)
         assert entry["refill/dead_before"] == pytest.approx(1 - sum(map(differs, rounds[0])) / GROUPS)
-        assert entry["refill/dead_after"] == pytest.approx(1 - min(sum(map(differs, asked)), GROUPS) / GROUPS)
+        assert entry["refill/dead_after"] == pytest.approx(1 - min(sum(map(differs, played_groups)), GROUPS) / GROUPS)
         first = [reward for _, rewards in rounds[0] for reward in rewards]
         assert entry["reward"] == pytest.approx(sum(first) / len(first)), "the metrics are those without refill"
 
 
 def test_all_that_was_asked_is_on_record_also_what_was_discarded(ran: Ran):
-    asked = {seed for rounds in ran.steps for each in rounds for seed, _ in each}
-    assert {row["seed"] for row in read_learned(ran.context.out)} == asked
-    assert asked > {seed for rounds in ran.steps for seed in kept(rounds)}
+    played_groups = {seed for rounds in ran.steps for each in rounds for seed, _ in each}
+    assert {row["seed"] for row in read_learned(ran.context.out)} == played_groups
+    assert played_groups > {seed for rounds in ran.steps for seed in kept(rounds)}
 
 
 def test_the_weights_are_those_of_a_training_that_asked_only_what_was_kept(

@@ -181,10 +181,10 @@ def test_a_rollout_of_this_project_may_name_half_a_character_by_its_number(bench
 
 def padded(**arguments: Any) -> dict[str, Any]:
     """A row of a table, in which other rows have other keys."""
-    asked, said = chat(1)["messages"]
+    question, said = chat(1)["messages"]
     empty = {"role": None, "content": None, "name": None, "tool_calls": None, "tool_call_id": None}
     said = said | {"tool_calls": [{"id": None, "function": {"name": "echo", "arguments": arguments}}]}
-    return {"messages": [empty | asked, empty | said], "tools": None, "reward": None, "seed": None, "prompt": None}
+    return {"messages": [empty | question, empty | said], "tools": None, "reward": None, "seed": None, "prompt": None}
 
 
 @pytest.mark.parametrize("form", [as_lines, as_parquet])
@@ -262,36 +262,36 @@ def test_a_reply_is_the_same_in_another_unicode_form_and_with_other_line_ends(re
     assert found.record is None or found.record.messages[3]["content"] == reply
 
 
-ASKED = "Zähle, wie oft das ﬁ in „Caﬀé“ steht: １７ mal?"
+QUESTION = "Zähle, wie oft das ﬁ in „Caﬀé“ steht: １７ mal?"
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "question",
     [
-        ASKED,
-        normalize("NFD", ASKED),
-        normalize("NFKC", ASKED),
-        ASKED.upper(),
-        ASKED.replace(" ", "\u00a0"),
-        ASKED.replace(" ", "\r\n"),
-        ASKED.replace("oft", "o\u00adft\u200b"),
-        f"\ufeff{ASKED} ",
-        f"Antworte kurz.\n\n{normalize('NFD', ASKED)}\nDanke!",
+        QUESTION,
+        normalize("NFD", QUESTION),
+        normalize("NFKC", QUESTION),
+        QUESTION.upper(),
+        QUESTION.replace(" ", "\u00a0"),
+        QUESTION.replace(" ", "\r\n"),
+        QUESTION.replace("oft", "o\u00adft\u200b"),
+        f"\ufeff{QUESTION} ",
+        f"Antworte kurz.\n\n{normalize('NFD', QUESTION)}\nDanke!",
     ],
 )
-def test_a_question_is_known_in_whatever_unicode_form_a_row_has_it(asked: str):
+def test_a_question_is_known_in_whatever_unicode_form_a_row_has_it(question: str):
     from apprentice.tasks.episodes.texts import same_text
 
     class Counting(Guess):
         def reset(self, *, seed: int, **row: Any) -> str:
             super().reset(seed=seed)
-            return ASKED
+            return QUESTION
 
-    given = {"messages": [{"role": "user", "content": asked}, call("guess", {"number": 2})]}
+    given = {"messages": [{"role": "user", "content": question}, call("guess", {"number": 2})]}
     instance = Player(Counting(Settings(dataset="chain_sum")))
-    found = Verifier(ECHO, KnownQuestions({same_text(ASKED): 2}, set()), {})(instance, given)
+    found = Verifier(ECHO, KnownQuestions({same_text(QUESTION): 2}, set()), {})(instance, given)
     assert found.record is not None, found.cause
-    assert (found.record.seed, found.record.reward, found.record.messages[1]["content"]) == (2, 1.0, ASKED)
-    for seeds in ({}, {same_text(ASKED): 2}):
-        examined = Verifier(ECHO, KnownQuestions(seeds, {same_text(ASKED)}), {})(instance, given)
-        assert examined.cause == "its question stands in the evaluation set"
+    assert (found.record.seed, found.record.reward, found.record.messages[1]["content"]) == (2, 1.0, QUESTION)
+    for seeds in ({}, {same_text(QUESTION): 2}):
+        evaluated = Verifier(ECHO, KnownQuestions(seeds, {same_text(QUESTION)}), {})(instance, given)
+        assert evaluated.cause == "its question stands in the evaluation set"

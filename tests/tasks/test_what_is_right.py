@@ -28,7 +28,7 @@ from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.sampling import Curriculum
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 RUBRIC = 0.7 + 0.2 + 0.1
 TENTHS = sum([0.1] * 10)

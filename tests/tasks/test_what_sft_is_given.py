@@ -134,14 +134,14 @@ def test_the_rows_come_in_the_order_of_the_seed(made: Made, whole: Fed, tmp_path
 
 
 def test_a_training_shorter_than_its_warmup_and_its_first_log_has_both(made: Made, monkeypatch: pytest.MonkeyPatch):
-    told: list[str] = []
-    monkeypatch.setattr(announce, "warn", told.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(announce, "warn", warnings.append)
     spec = SPEC.model_copy(update={"warmup_steps": 10, "logging_steps": 10, "checkpoint_steps": 10})
     trainer = fed(made, "short", spec, made.lengths).trainer
     logged = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert len(logged) == trainer.state.global_step == 4
     assert logged[0] == SPEC.learning_rate, "it begins at the peak"
-    assert [line.partition(":")[0] for line in told] == [
+    assert [line.partition(":")[0] for line in warnings] == [
         "The training has 4 steps, and warmup_steps is 10",
         "The training has 4 steps, and logging_steps is 10",
     ]

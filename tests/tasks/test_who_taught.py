@@ -27,18 +27,18 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
     Verdict,
 )
-from apprentice.tasks.cards.card import taught_on
+from apprentice.tasks.cards.card import trained_on
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.gate import gate
-from apprentice.tasks.judgement.contents import Judgement
+from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.mix import mix_rollouts
 from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
 from apprentice.tasks.verdict import verdict
 from tests.flows.commands import TOY
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
+from tests.tasks.test_levels import published as questions
 from tests.tasks.test_mix import attempt, lines
-from tests.tasks.test_rungs import published as questions
 
 COUNTS: dict[str, Any] = dict.fromkeys((*COUNTED, "failed"), 0) | {"episodes": 40, "cost_usd": 0.02, "prompt_tokens": 7}
 
@@ -81,7 +81,7 @@ def rows(chain_sum: Any) -> str:
     return lines(chain_sum, range(40), 1.0)
 
 
-def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> Judgement:
+def judged(context: StageContext, rollouts: Rollouts | None, environment: Any) -> VerdictContents:
     """The verdict on a model that is right without calling anything, as GRPO may learn it."""
     silent = episodes([1.0] * 40, messages=[])
     evaluations = {
@@ -141,7 +141,7 @@ def test_the_history_and_the_pages_count_nothing_as_bought_and_name_the_dataset(
     assert kept.is_of_a_dataset is not is_teacher
     assert _bought(kept) == (store.record(type(rollouts), rollouts.key, rollouts.revision).counts if is_teacher else {})
     assert _players(store, kept) == ("40 by the teacher" if is_teacher else "40 by the dataset")
-    assert taught_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
+    assert trained_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
     assert _rollouts(kept, frozenset()).source.model == ("Teacher" if is_teacher else "Dataset")
 
 
@@ -182,14 +182,16 @@ def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
     recipe = load_recipe(TOY, ["collect.students=2", *([] if teacher else ["teacher="])])
     collect = recipe.collect.model_copy(update={"dataset": DatasetSpec(path="rows.jsonl")})
     recipe = recipe.model_copy(update={"collect": collect, "round": ROUND if in_round else None})
-    asked: list[Any] = []
+    stages: list[Any] = []
     monkeypatch.setattr(lessons, "tried_questions", lambda *_: SimpleNamespace(evaluate=2))
     monkeypatch.setattr(lessons, "evaluate", SimpleNamespace(titled=lambda _: lambda *_: "tries"))
-    monkeypatch.setattr(lessons, "made_or_rescored", lambda run, make, given, always: asked.append(make.name) or "rows")
+    monkeypatch.setattr(
+        lessons, "made_or_rescored", lambda run, make, given, always: stages.append(make.name) or "rows"
+    )
     monkeypatch.setattr(lessons, "mix_rollouts", lambda run, spec, environment, questions, *given: given)
     monkeypatch.setattr(lessons, "lengths", lambda *_: "lengths")
     rollouts, given, _ = lessons.lessons_of(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
-    assert asked == (["take_rollouts"] if takes else [])
+    assert stages == (["take_rollouts"] if takes else [])
     assert rollouts == ("rows" if takes else None)
     assert given == (rollouts, "tries", {}, called, recipe.seed)
 

@@ -14,10 +14,10 @@ def main(given: Given) -> None:
     exams: list[tuple[str, EnvironmentSpec, EvaluateSpec, tuple[str, ...]]] = [
         ("evaluate", recipe.environment, recipe.evaluate, ("base", "sft", "grpo"))
     ]
-    for guard in recipe.guards:
-        tokens = guard.max_new_tokens or recipe.evaluate.max_new_tokens
+    for regression in recipe.guards:
+        tokens = regression.max_new_tokens or recipe.evaluate.max_new_tokens
         spec = recipe.evaluate.model_copy(update={"max_new_tokens": tokens})
-        exams.append((guard.name, guard.environment, spec, ("base", "grpo")))
+        exams.append((regression.name, regression.environment, spec, ("base", "grpo")))
     for name, environment, spec, models in exams:
         plays = plays_of(given.read(f"{name}.jsonl"), spec.samples)
         for model in models:

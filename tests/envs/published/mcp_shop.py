@@ -17,7 +17,7 @@ from pydantic import BaseModel
 PRICES = {"apple": 2, "pear": 3, "plum": 5}
 
 
-class Asked(Observation):
+class QuestionObservation(Observation):
     question: str
     rules: str = ""
 
@@ -71,7 +71,7 @@ class Shop(MCPEnvironment):
         self.paid = None
         self.sum = self.drawn(seed, most)
         self._state = State(episode_id=episode_id, step_count=0)
-        return Asked(question=f"Spend exactly {self.sum} cents.", rules=rules, done=False, reward=0.5)
+        return QuestionObservation(question=f"Spend exactly {self.sum} cents.", rules=rules, done=False, reward=0.5)
 
     def drawn(self, seed: int | None, most: int) -> int:
         return random.Random(seed).randint(10, most)
@@ -109,8 +109,8 @@ class ByIndex(Shop):
     """Takes the index of a task in place of a seed, as what OpenEnv's importers make; its prompt is a message."""
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, index: int = 0, **_: Any) -> Prompted:  # type: ignore[override]
-        asked = super().reset(seed=index)
-        prompt = [{"role": "user", "content": asked.question}]
+        observation = super().reset(seed=index)
+        prompt = [{"role": "user", "content": observation.question}]
         return Prompted(task={"prompt": prompt, "answer": str(self.sum)}, done=False)
 
 

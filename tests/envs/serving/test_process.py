@@ -30,40 +30,40 @@ def test_the_last_line_is_what_ended_a_server_and_not_what_uvicorn_says_of_it(wr
         assert process._last_line(errors) == last
 
 
-def begun_as(code: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def start_as(code: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a server is started with; in its place runs some code."""
-    begun: list[Any] = []
+    starts: list[Any] = []
     popen = process.subprocess.Popen
 
     def instead(command: list[str], **how: Any) -> Any:
-        begun.append((command, how["env"]["PYTHONHASHSEED"], how["start_new_session"]))
+        starts.append((command, how["env"]["PYTHONHASHSEED"], how["start_new_session"]))
         return popen([sys.executable, "-c", code], **how)
 
     monkeypatch.setattr(process.subprocess, "Popen", instead)
-    return begun
+    return starts
 
 
 def test_a_server_is_told_its_arguments_and_ends_when_its_input_closes(monkeypatch: pytest.MonkeyPatch):
-    begun = begun_as(
+    starts = start_as(
         "print('apprentice serves at http://there', flush=True); import sys; sys.stdin.read()", monkeypatch
     )
     with local_server("a.module", "--of", "mine") as url:
         assert url == "http://there"
-    assert begun == [(child_command("a.module", "--of", "mine"), "0", True)]
+    assert starts == [(child_command("a.module", "--of", "mine"), "0", True)]
 
 
 @pytest.mark.parametrize("shows", [True, False])
 def test_a_server_that_exits_before_it_is_ready_is_told_with_its_code(shows: bool, monkeypatch: pytest.MonkeyPatch):
-    begun_as("import sys; sys.stderr.write('no such game'); sys.exit(3)", monkeypatch)
+    start_as("import sys; sys.stderr.write('no such game'); sys.exit(3)", monkeypatch)
     monkeypatch.setattr(process, "debugging", lambda: shows)
-    told = "" if shows else ": no such game"
-    with pytest.raises(ServerFailed, match=f"^a.module exited with code 3{told}$"), local_server("a.module"):
+    reason = "" if shows else ": no such game"
+    with pytest.raises(ServerFailed, match=f"^a.module exited with code 3{reason}$"), local_server("a.module"):
         raise AssertionError("it never began")
 
 
 def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch):
     code = "import signal, time; print('apprentice serves at http://there', flush=True); time.sleep(60)"
-    begun_as(code, monkeypatch)
+    start_as(code, monkeypatch)
     popen, ended = process.subprocess.Popen, []
 
     def impatient(*given: Any, **how: Any) -> Any:

@@ -10,7 +10,7 @@ from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.serving.scripted_teacher import make_app
 
 QUESTION = {"role": "user", "content": "State the final answer to the following arithmetic problem: 4 + 3 ="}
-ASKED = {"model": "toy", "messages": [{"role": "system", "content": "Solve."}, QUESTION]}
+REQUEST = {"model": "toy", "messages": [{"role": "system", "content": "Solve."}, QUESTION]}
 ANSWER = {"type": "function", "function": {"name": "answer", "parameters": {}}}
 
 
@@ -20,7 +20,7 @@ def client() -> TestClient:
 
 
 def test_it_calls_the_tool(client: TestClient):
-    answer = client.post("/v1/chat/completions", json=ASKED | {"tools": [ANSWER], "seed": 1, "temperature": 0.5})
+    answer = client.post("/v1/chat/completions", json=REQUEST | {"tools": [ANSWER], "seed": 1, "temperature": 0.5})
     called = answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]
     assert called == {"name": "answer", "arguments": '{"answer": "7"}'}
 
@@ -28,11 +28,11 @@ def test_it_calls_the_tool(client: TestClient):
 def test_an_oracle_is_asked_by_the_questions_seed():
     entry = datasets.entry("gcd", {}, 12)[1]
     client = TestClient(make_app("reasoning_gym", {"dataset": "gcd", "config": {}}, 0.0))
-    asked = {"model": "toy", "messages": [{"role": "user", "content": entry["question"]}], "tools": [ANSWER]}
-    answer = client.post("/v1/chat/completions", json=asked | {"seed": 12}).json()
+    request = {"model": "toy", "messages": [{"role": "user", "content": entry["question"]}], "tools": [ANSWER]}
+    answer = client.post("/v1/chat/completions", json=request | {"seed": 12}).json()
     given = json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
     assert given == {"answer": entry["answer"]}
-    assert client.post("/v1/chat/completions", json=asked | {"seed": 13}).status_code == 400
+    assert client.post("/v1/chat/completions", json=request | {"seed": 13}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_an_oracle_is_asked_by_the_questions_seed():
         pytest.param(b'{"model": "toy", "messages": [{"role": "user", "content": null}]}', id="null for a question"),
         pytest.param(b'{"model": "toy", "messages": [{"role": "user", "content": "Hello"}]}', id="another question"),
         pytest.param(b'{"model": "toy", "messages": [{"role": "user", "content": "4 + \\ud800:"}]}', id="surrogate"),
-        pytest.param(json.dumps({**ASKED, "tools": "all"}).encode(), id="a word for tools"),
+        pytest.param(json.dumps({**REQUEST, "tools": "all"}).encode(), id="a word for tools"),
         pytest.param(
-            json.dumps({**ASKED, "tools": [{"function": {"name": "reply"}}]}).encode(), id="other tools than its own"
+            json.dumps({**REQUEST, "tools": [{"function": {"name": "reply"}}]}).encode(), id="other tools than its own"
         ),
-        pytest.param(json.dumps({**ASKED, "seed": "seven"}).encode(), id="a word for the seed"),
+        pytest.param(json.dumps({**REQUEST, "seed": "seven"}).encode(), id="a word for the seed"),
     ],
 )
 def test_what_it_cannot_play_is_refused_in_words(client: TestClient, body: bytes):
     answer: Any = client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
-    told = answer.json()
-    assert told.get("error", told)
+    error = answer.json()
+    assert error.get("error", error)
     assert "Traceback" not in answer.text
     assert len(answer.content) < 2000
 
@@ -73,14 +73,14 @@ def test_mistakes_are_answered_as_a_model_would_send_them():
     tool = {"type": "function", "function": {"name": "echo", "parameters": {}}}
     ended, texts = set(), set()
     for number in range(80):
-        asked = {"model": "toy", "messages": [{"role": "user", "content": f"word {number}"}]}
-        answer = client.post("/v1/chat/completions", json=asked | {"tools": [tool]})
+        request = {"model": "toy", "messages": [{"role": "user", "content": f"word {number}"}]}
+        answer = client.post("/v1/chat/completions", json=request | {"tools": [tool]})
         assert answer.status_code == 200, answer.text
         choice = answer.json()["choices"][0]
         calls = choice["message"].get("tool_calls", [])
         assert choice["message"]["content"] or calls
         ended.add((choice["finish_reason"], bool(calls), bool(choice["message"]["content"])))
-        written = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]
+        written = client.post("/v1/chat/completions", json=request).json()["choices"][0]["message"]
         assert "tool_calls" not in written
         if calls:
             called = calls[0]["function"]
@@ -95,8 +95,8 @@ def test_a_turn_that_is_asked_for_again_may_be_corrected():
     client = TestClient(make_app("echo", {}, 0.999999), raise_server_exceptions=False)
     right = 0
     for number in range(60):
-        asked = {"model": "toy", "messages": [{"role": "user", "content": f"word {number}"}], "ask": 2}
-        said = client.post("/v1/chat/completions", json=asked).json()["choices"][0]["message"]["content"]
+        request = {"model": "toy", "messages": [{"role": "user", "content": f"word {number}"}], "ask": 2}
+        said = client.post("/v1/chat/completions", json=request).json()["choices"][0]["message"]["content"]
         call = json.dumps({"name": "echo", "arguments": {"message": f"word {number}"}})
         right += said == f"<tool_call>\n{call}\n</tool_call>"
     assert 20 <= right <= 50

@@ -19,25 +19,25 @@ class Part:
 
     def __init__(self, *given: Any):
         self.given = given
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
         self.gave_up: str | None = None
         self.is_open = True
         self.turned_away = False
 
     async def wait(self) -> None:
-        self.told.append("wait")
+        self.calls.append("wait")
 
     async def until_there(self) -> None:
-        self.told.append("until there")
+        self.calls.append("until there")
 
     def stop(self) -> None:
-        self.told.append("stop")
+        self.calls.append("stop")
 
     async def open(self, patient: bool) -> None:
-        self.told.append(("open", patient))
+        self.calls.append(("open", patient))
 
     async def shut(self) -> None:
-        self.told.append("shut")
+        self.calls.append("shut")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_breaker_waits_for_all_servers_and_gives_up_with_the_first(made: Sim
     asyncio.run(made.breaker.wait())
     asyncio.run(made.breaker.until_there())
     made.breaker.stop()
-    assert [part.told for part in made.parts.values()] == [["wait", "until there", "stop"]] * 2
+    assert [part.calls for part in made.parts.values()] == [["wait", "until there", "stop"]] * 2
     made.parts["b"].gave_up = "b is gone"
     assert made.breaker.gave_up == "b is gone"
     made.parts["a"].gave_up = "a is gone"
@@ -73,7 +73,7 @@ def test_the_breaker_waits_for_all_servers_and_gives_up_with_the_first(made: Sim
 def test_the_session_is_open_when_all_are_and_turned_away_when_one_is(patient: bool, made: SimpleNamespace):
     asyncio.run(made.session.open(patient))
     asyncio.run(made.session.shut())
-    assert [each.told for each in made.sessions.values()] == [[("open", patient), "shut"]] * 2
+    assert [each.calls for each in made.sessions.values()] == [[("open", patient), "shut"]] * 2
     assert (made.session.is_open, made.session.turned_away) == (True, False)
     made.sessions["b"].is_open, made.sessions["b"].turned_away = False, True
     assert (made.session.is_open, made.session.turned_away) == (False, True)
@@ -84,4 +84,4 @@ def test_the_mixture_itself_is_not_played_and_waits_for_its_servers(made: Simple
         with pytest.raises(TypeError, match="through the sessions of its parts"):
             play(seed=1)
     made.session.wait_for_server()
-    assert [part.told for part in made.parts.values()] == [["wait"]] * 2
+    assert [part.calls for part in made.parts.values()] == [["wait"]] * 2

@@ -43,14 +43,14 @@ class Wire:
     """A connection that is cut at the asking of that number, and then answers nothing."""
 
     def __init__(self, cut_at: int = 0):
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self._cut_at = cut_at
 
     async def ask(self, kind: str, payload: dict[str, Any]) -> Reply:
-        self.asked.append((kind, payload))
-        if len(self.asked) == self._cut_at:
+        self.requests.append((kind, payload))
+        if len(self.requests) == self._cut_at:
             raise EOFError("cut")
-        return Reply({"asked": len(self.asked)}, 0.0, False)
+        return Reply({"asked": len(self.requests)}, 0.0, False)
 
     async def ask_state(self) -> dict[str, Any]:
         return {"asked": (await self.ask("state", {})).observation["asked"]}
@@ -72,10 +72,12 @@ def test_an_episode_of_several_turns_is_rebuilt_with_its_turns(monkeypatch: pyte
     replies = [session.step({"turn": turn}).observation["asked"] for turn in (1, 2, 3)]
     assert replies == [2, 3, 4], "the last one is that of the turn, after the reset and two turns"
     first = [("reset", {"seed": 1}), *(("step", {"turn": turn}) for turn in (1, 2, 3))]
-    assert wires[0].asked == wires[1].asked == first
+    assert wires[0].requests == wires[1].requests == first
     session.reset(seed=2)
     session.step({"turn": 9})
-    assert wires[2].asked == [("reset", {"seed": 2}), ("step", {"turn": 9})], "and without those of the episode before"
+    assert wires[2].requests == [("reset", {"seed": 2}), ("step", {"turn": 9})], (
+        "and without those of the episode before"
+    )
     session.close()
 
 
@@ -91,7 +93,7 @@ def test_the_state_is_that_of_the_episode_on_a_new_session_too(monkeypatch: pyte
     session.reset(seed=1)
     session.step({"turn": 1})
     assert session.state() == {"asked": 3}
-    assert wires[0].asked == wires[1].asked == [("reset", {"seed": 1}), ("step", {"turn": 1}), ("state", {})]
+    assert wires[0].requests == wires[1].requests == [("reset", {"seed": 1}), ("step", {"turn": 1}), ("state", {})]
     session.close()
 
 

@@ -87,7 +87,7 @@ def servers() -> Iterator[Servers]:
 def subject(servers: Servers, fault: str) -> Subject:
     """The environment with a fault, looked at briefly."""
     spec = EnvironmentSpec(name="faulty", settings={"fault": fault})
-    extent = Extent(seeds=24 if fault == "uneven" else 8, asked=100, seconds=2.0)  # uneven is what many answers are
+    extent = Extent(seeds=24 if fault == "uneven" else 8, samples=100, seconds=2.0)  # uneven is what many answers are
     return Subject(servers.one, spec, Needs(0, 0, 6), extent=extent, elsewhere=lambda: nullcontext(servers.other))
 
 
@@ -135,7 +135,7 @@ def test_a_slow_reset_is_told_with_what_it_costs(servers: Servers, fault: str, m
     assert found.status == ("failed" if fault else "passed"), found
     if fault:
         assert looked_at.seen is not None
-        assert min(looked_at.asked_in) >= 0.25
+        assert min(looked_at.reset_seconds) >= 0.25
         episodes = 500 * recipe.training_sessions()
         assert f"A GRPO of {episodes:,} episodes waits " in found.found
         assert float(found.found.split(": ")[1].split(" s for 1,000")[0].replace(",", "")) >= 250
@@ -168,7 +168,7 @@ def test_a_server_that_goes_away_ends_the_audit_with_an_error():
             if text.startswith("reward.repeat"):
                 stack.close()
 
-        brief = Extent(seeds=4, asked=40, seconds=1.0)
+        brief = Extent(seeds=4, samples=40, seconds=1.0)
         report = audit(Subject(server, EnvironmentSpec(name="echo"), Needs(0, 0, 2), extent=brief), say=say)
     assert caught(report, "error") == ["reward.repeat"]
     assert "the server was lost" in next(each.found for each in report.findings if each.check == "reward.repeat")

@@ -57,7 +57,7 @@ def test_the_page_in_the_checkout_is_made_of_its_head_and_the_file_names_checks_
     assert {each["check"] for each in known} <= {each.name for each in CHECKS}
     for each in known:
         spec = EnvironmentSpec(name=each["environment"], settings=each["settings"])
-        assert any(one_line(each["found"]) in told for told in found_before(spec))
+        assert any(one_line(each["found"]) in line for line in found_before(spec))
         assert f"**{each['check']}**" in PAGE.read_text()
 
 
@@ -120,11 +120,11 @@ def test_every_game_for_one_player_has_a_row_or_a_reason_on_the_page(monkeypatch
 
 def test_a_games_answers_and_rewards_are_read():
     game = TextArenaGame(TextArenaGame.Settings(game="GuessTheNumber-v0"))
-    asked = game.ask(3)
-    assert asked.startswith("Game ")
-    assert "number between 1 and 20" in asked
+    question = game.ask(3)
+    assert question.startswith("Game ")
+    assert "number between 1 and 20" in question
     again = TextArenaGame(TextArenaGame.Settings(game="GuessTheNumber-v0"))
-    assert again.ask(3) == asked
+    assert again.ask(3) == question
     assert len({again.ask(seed) for seed in range(10)}) > 1
     again.ask(3)
     again.say(str(again.correct))

@@ -60,9 +60,9 @@ def test_an_error_is_a_cause_and_a_remedy(
     with pytest.raises(SystemExit) as ended, exit_with_message():
         raise error
     assert ended.value.code == code
-    told = capsys.readouterr()
-    assert words in told.out
-    assert "Traceback" not in told.out + told.err
+    output = capsys.readouterr()
+    assert words in output.out
+    assert "Traceback" not in output.out + output.err
 
 
 @pytest.mark.parametrize("ending", [SystemExit(3), typer.Exit(3), typer.Abort(), typer.BadParameter("no")])

@@ -85,7 +85,7 @@ def test_the_dashboard_is_for_this_machine_shows_one_project_or_all_and_ends_who
 ):
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "toy-06b.db").touch()
-    asked, ended, given = [], [], []
+    curve_folders, ended, given = [], [], []
     thread = SimpleNamespace(join=lambda seconds: ended.append(f"joined {uvicorn.force_exit}"))
     uvicorn = SimpleNamespace(thread=thread, force_exit=False)
     server = SimpleNamespace(close=lambda: ended.append("closed"), _uvicorn_server=uvicorn)
@@ -99,12 +99,12 @@ def test_the_dashboard_is_for_this_machine_shows_one_project_or_all_and_ends_who
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trackio, "show", show)
-    monkeypatch.setattr(status, "keep_curves_in", asked.append)
+    monkeypatch.setattr(status, "keep_curves_in", curve_folders.append)
     monkeypatch.setattr(status, "Event", lambda: SimpleNamespace(wait=interrupted))
     show_dashboard(tmp_path, project, port, browser=project is None)
     settings = {"host": "127.0.0.1", "server_port": shown[1], "share": False, "block_thread": False}
     assert given == [(shown[0], settings | {"open_browser": project is None})]
-    assert asked == [tmp_path]
+    assert curve_folders == [tmp_path]
     assert ended == ["closed", "joined False", "joined True"]
     assert capsys.readouterr().out == (
         f"The dashboard is at http://there{shown[2]}; stop it with Ctrl-C.\nThe dashboard has stopped.\n"

@@ -79,12 +79,12 @@ def env(*arguments: str, typed: str = "") -> Said:
 
 def test_the_list_names_every_environment_with_tools_turns_rewards_extras_and_recipes():
     said = env("list", "--json")
-    told = {each["name"]: each for each in said.json_line()["envs"]}
-    assert list(told) == [*CATALOGUE, *ADAPTERS]
-    assert told["echo"]["tools"] == ["echo"]
-    assert (told["echo"]["turns"], told["echo"]["streams"]) == (1, {"environment_reward": 1.0})
-    assert (told["echo"]["extras"], told["echo"]["installed"]) == ([], True)
-    gym = told["reasoning_gym"]
+    listed = {each["name"]: each for each in said.json_line()["envs"]}
+    assert list(listed) == [*CATALOGUE, *ADAPTERS]
+    assert listed["echo"]["tools"] == ["echo"]
+    assert (listed["echo"]["turns"], listed["echo"]["streams"]) == (1, {"environment_reward": 1.0})
+    assert (listed["echo"]["extras"], listed["echo"]["installed"]) == ([], True)
+    gym = listed["reasoning_gym"]
     assert gym["tools"] == ["answer"]
     assert gym["laptop"] == "laptop"
     assert gym["recipe"] in gym["recipes"]
@@ -94,8 +94,8 @@ def test_the_list_names_every_environment_with_tools_turns_rewards_extras_and_re
 def test_the_list_says_which_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Environment, "extra", ("textarena", "a_module_that_is_nowhere"))
     said = env("list", "--json")
-    told = next(each for each in said.json_line()["envs"] if each["name"] == "echo")
-    assert (told["extras"], told["installed"]) == (["textarena"], False)
+    listed = next(each for each in said.json_line()["envs"] if each["name"] == "echo")
+    assert (listed["extras"], listed["installed"]) == (["textarena"], False)
     assert "textarena (not installed)" in said.text
 
 
@@ -143,20 +143,20 @@ def test_what_cannot_be_served_for_want_of_an_extra_names_it(monkeypatch: pytest
 def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Path):
     said = env("check", echo, "--recipe", str(echo_recipe), "--json")
     assert said.code == 0, said.text
-    told = said.json_line()
-    assert told["ok"]
-    assert told["needed"] == {"train": 4, "evaluate": 3, "collect": 2}
+    report = said.json_line()
+    assert report["ok"]
+    assert report["needed"] == {"train": 4, "evaluate": 3, "collect": 2}
     quick = ("health", "sessions", "schema.tools", "wire", "seeds.repeat", "seeds.ignored", "reward.range", "latency")
-    assert {each["check"]: each["status"] for each in told["findings"]} == dict.fromkeys(quick, "passed")
-    assert min(told["latency_ms"]["reset"], told["latency_ms"]["step"]) > 0
+    assert {each["check"]: each["status"] for each in report["findings"]} == dict.fromkeys(quick, "passed")
+    assert min(report["latency_ms"]["reset"], report["latency_ms"]["step"]) > 0
     assert said.text.splitlines()[-2] == f"{echo} works for echo."
 
 
 def test_a_server_with_too_few_sessions_for_grpo_fails_with_the_fix(echo: str, echo_recipe: Path):
     said = env("check", echo, "--recipe", str(echo_recipe), "--set", "grpo.batch_size=8", "--json")
     assert said.code == 1
-    told = said.json_line()
-    assert (told["granted"], told["needed"]["train"]) == (5, 8)
+    report = said.json_line()
+    assert (report["granted"], report["needed"]["train"]) == (5, 8)
     assert "MAX_CONCURRENT_ENVS=8" in said.text
     assert f"{echo} does not work for echo: sessions." in said.text
 
@@ -221,19 +221,19 @@ def test_an_audit_shows_evidence_effect_and_remedy_and_stops_where_nothing_can_b
     with odd_server("generous") as url:
         said = env("audit", url, "--environment", "echo", "--json")
     assert said.code == 1
-    told = {each["check"]: each for each in said.json_line()["findings"]}
-    assert told["reward.range"]["evidence"][0]["seed"] == 0
+    findings = {each["check"]: each for each in said.json_line()["findings"]}
+    assert findings["reward.range"]["evidence"][0]["seed"] == 0
     assert "reward.range: An episode has no reward" in said.text
     assert """seed 0: echo({"message": """ in said.text
-    assert told["reward.exploit"]["found"] == "it cannot be judged where reward.range failed"
+    assert findings["reward.exploit"]["found"] == "it cannot be judged where reward.range failed"
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("metadata", "name"),
     [("EchoEnvironment", "echo"), ("NumberServer", "number"), ("reasoning-gym-env", "reasoning_gym"), ("Other", None)],
 )
-def test_a_servers_own_name_is_that_of_an_environment(told: str, name: str | None):
-    assert known_as(told) == name
+def test_a_servers_own_name_is_that_of_an_environment(metadata: str, name: str | None):
+    assert known_as(metadata) == name
 
 
 @pytest.mark.parametrize(

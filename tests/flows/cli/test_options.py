@@ -45,15 +45,15 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
 
 
 @pytest.fixture(autouse=True)
-def begun(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def start_calls(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which of the Prefect server's two beginnings were asked for; no server is begun."""
-    asked: list[str] = []
+    starts: list[str] = []
     for name in ("begin_prefect_server", "start_prefect_server"):
-        monkeypatch.setattr(prefect_server, name, lambda name=name: asked.append(name))
+        monkeypatch.setattr(prefect_server, name, lambda name=name: starts.append(name))
     monkeypatch.setattr(announce, "console", Console(width=200))
     monkeypatch.setattr(announce, "shared", lambda: False)
-    monkeypatch.setattr(announce, "be_verbose", lambda: asked.append("verbose"))
-    return asked
+    monkeypatch.setattr(announce, "be_verbose", lambda: starts.append("verbose"))
+    return starts
 
 
 def typed(*words: object) -> Result:
@@ -73,7 +73,7 @@ def report(tmp_path: Path, stand: Stand) -> Path:
 @pytest.mark.parametrize("command", ["run", "rescore"])
 @pytest.mark.parametrize("verbose", [[], ["--verbose"], ["-v"]])
 def test_a_run_gets_its_recipe_and_folder_and_ends_with_the_closing_lines(
-    command: str, verbose: list[str], report: Path, stand: Stand, begun: list[str], tmp_path: Path
+    command: str, verbose: list[str], report: Path, stand: Stand, start_calls: list[str], tmp_path: Path
 ):
     ran = stand(retrain, "retrain", report)
     looked = stand(retrain, "nothing_to_do")
@@ -82,7 +82,7 @@ def test_a_run_gets_its_recipe_and_folder_and_ends_with_the_closing_lines(
     chosen = load_recipe(TOY, ["seed=3"])
     assert ran == [(chosen, tmp_path / "mine", ("rescore", command == "rescore"))]
     assert looked == ([(chosen, tmp_path / "mine")] if command == "run" else [])
-    assert begun == [*(["verbose"] if verbose else []), "begin_prefect_server", "start_prefect_server"]
+    assert start_calls == [*(["verbose"] if verbose else []), "begin_prefect_server", "start_prefect_server"]
     assert ("the brief" in ended.stdout) == bool(verbose)
     assert "Nothing to do" not in ended.stdout
     assert ended.stdout.endswith(f"{report}\n")
@@ -91,18 +91,18 @@ def test_a_run_gets_its_recipe_and_folder_and_ends_with_the_closing_lines(
 
 @pytest.mark.parametrize(("state", "style"), [("promoted", "green"), ("rejected", "yellow")])
 def test_a_run_with_nothing_to_do_begins_no_server_and_says_how_many_stages_are_cached(
-    state: str, style: str, report: Path, stand: Stand, begun: list[str]
+    state: str, style: str, report: Path, stand: Stand, start_calls: list[str]
 ):
     (report / "report.json").write_text(json.dumps({"stages": [{"state": "cached"}] * 7, "ending": {"state": state}}))
     stand(retrain, "nothing_to_do", SimpleNamespace(folder=report))
     ran, said = stand(retrain, "retrain"), stand(announce, "say")
     ended = typed("run", TOY)
-    assert (ran, begun, said) == ([], [], [("closed", style)])
+    assert (ran, start_calls, said) == ([], [], [("closed", style)])
     assert "Nothing to do: all 7 stages are cached." in ended.stdout
 
 
 def test_a_server_that_others_look_at_is_told_of_a_run_with_nothing_to_do_too(
-    report: Path, stand: Stand, begun: list[str], monkeypatch: pytest.MonkeyPatch
+    report: Path, stand: Stand, start_calls: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(announce, "shared", lambda: True)
     ran, looked = stand(retrain, "retrain", report), stand(retrain, "nothing_to_do")
@@ -125,12 +125,12 @@ def test_what_runs_on_a_pool_is_scheduled_and_named_with_its_link(rounds: int | 
     assert started[-1] == ("cpu", TOY, [], rounds)
 
 
-def test_rounds_are_run_in_a_folder_and_each_is_printed(stand: Stand, begun: list[str], tmp_path: Path):
+def test_rounds_are_run_in_a_folder_and_each_is_printed(stand: Stand, start_calls: list[str], tmp_path: Path):
     ran = stand(improve, "improve", [Path("one"), Path("two")])
     ended = typed("improve", TOY, "--rounds", "2", "--set", "seed=3", "--runs", tmp_path / "mine")
     assert ran == [(load_recipe(TOY, ["seed=3"]), 2, tmp_path / "mine")]
     assert ended.stdout == "one\ntwo\n"
-    assert begun == ["begin_prefect_server", "start_prefect_server"]
+    assert start_calls == ["begin_prefect_server", "start_prefect_server"]
     typed("improve", TOY)
     assert ran[-1][1:] == (1, Path("runs"))
 
@@ -141,11 +141,11 @@ def test_status_looks_as_many_hours_back_as_it_says(
 ):
     monkeypatch.setattr(status, "console", Console(width=200))
     stand(work_pool, "check_server")
-    asked, found = stand(prefect_server, "check_answers"), {"local": [], "runs": [], "failed": [], "workers": []}
+    checks, found = stand(prefect_server, "check_answers"), {"local": [], "runs": [], "failed": [], "workers": []}
     looked = stand(status, "status", found)
     ended = typed("status", *given)
     assert looked == [(hours,)]
-    assert len(asked) == 1
+    assert len(checks) == 1
     assert f"Failed in {hours:g} h: none" in ended.stdout
     assert "Workers: none" in ended.stdout
     assert json.loads(typed("status", "--json", *given).stdout) == found
@@ -190,10 +190,10 @@ def test_what_waited_is_published_and_named(sent: list[tuple[str, bool]], stand:
 
 @pytest.mark.parametrize("protocol", ["parity", "tutorial", "inspect"])
 def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
-    protocol: str, stand: Stand, begun: list[str]
+    protocol: str, stand: Stand, start_calls: list[str]
 ):
     name = "inspect_models" if protocol == "inspect" else "compare_models"
-    asked = stand(compare_models, name, {"models": {"one": {"accuracy": 0.5}}})
+    calls = stand(compare_models, name, {"models": {"one": {"accuracy": 0.5}}})
     given = ["--model", "one", "--protocol", protocol, "--questions", "7", "--seed", "100", "--served-student"]
     others = ["--base-url", "http://there/v1"] if protocol == "inspect" else ["--as-of", "then", "--trust-code", "f"]
     ended = typed("evaluate", TOY, *given, *others, "--json")
@@ -202,28 +202,28 @@ def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     spec = chosen.evaluate.model_copy(update={"questions": 7})
     window = Window(start=100, size=7)
     if protocol == "inspect":
-        assert asked == [(chosen, ["one"], spec, window, True, "http://there/v1")]
+        assert calls == [(chosen, ["one"], spec, window, True, "http://there/v1")]
     else:
         spec = spec.model_copy(update={"protocol": protocol})
-        assert asked == [(chosen, ["one"], spec, window, "then", True, ["f"])]
+        assert calls == [(chosen, ["one"], spec, window, "then", True, ["f"])]
     assert json.loads(ended.stdout) == {"model": "one", "accuracy": 0.5}
-    assert begun == ["begin_prefect_server", "start_prefect_server"]
+    assert start_calls == ["begin_prefect_server", "start_prefect_server"]
     report = json.loads(typed("evaluate", TOY, "--model", "a", "--model", "b", "--protocol", protocol, "--json").stdout)
     assert report == {"models": {"one": {"accuracy": 0.5}}}
     spec = spec.model_copy(update={"questions": chosen.evaluate.questions})
-    assert asked[-1][1:4] == (["a", "b"], spec, chosen.seed_windows().evaluate)
-    assert asked[-1][4:] == ((False, None) if protocol == "inspect" else (None, False, None))
+    assert calls[-1][1:4] == (["a", "b"], spec, chosen.seed_windows().evaluate)
+    assert calls[-1][4:] == ((False, None) if protocol == "inspect" else (None, False, None))
     refused = typed("evaluate", TOY, "--model", "http://me:secret@there/v1#it", "--protocol", protocol)
-    assert (refused.exit_code, len(asked)) == (1, 2)
+    assert (refused.exit_code, len(calls)) == (1, 2)
     assert "must not hold a user or password" in " ".join(refused.stdout.split())
     assert "secret" not in refused.stdout
 
 
 def test_an_evaluation_computes_in_what_the_recipe_says(stand: Stand):
-    asked = stand(compare_models, "compare_models", {"models": {"one": {}}})
+    calls = stand(compare_models, "compare_models", {"models": {"one": {}}})
     typed("evaluate", TOY, "--model", "one", "--set", "precision=bf16")
     typed("evaluate", TOY, "--model", "one")
-    assert [spec.bf16 for _, _, spec, *_ in asked] == [True, False]
+    assert [spec.bf16 for _, _, spec, *_ in calls] == [True, False]
 
 
 @pytest.mark.parametrize("given", [[], ["--port", "7000", "--no-browser"]])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("prefect_server")
 def toy() -> None: ...
 
 
-def begun(name: str, state: State, deployment: UUID | None = None, tags: Iterable[str] = ()) -> None:
+def start_run(name: str, state: State, deployment: UUID | None = None, tags: Iterable[str] = ()) -> None:
     with get_client(sync_client=True) as client:
         if deployment is None:
             run = client.create_flow_run(toy, name=name, tags=tags)
@@ -37,9 +37,9 @@ def deployment() -> UUID:
 
 
 def test_what_runs_what_waits_and_what_failed_is_told_with_its_reason(deployment: UUID):
-    begun("words-seed0", Running(), deployment)
-    begun("words-seed0: GRPO", Late(), deployment)
-    begun("words-seed1", Failed(message="The environment is out of reach:\n it was away for 300 s."))
+    start_run("words-seed0", Running(), deployment)
+    start_run("words-seed0: GRPO", Late(), deployment)
+    start_run("words-seed1", Failed(message="The environment is out of reach:\n it was away for 300 s."))
     found = status(hours=1.0)
     runs = {row["run"]: row for row in found["runs"]}
     assert runs["words-seed0"]["state"] == "Running"
@@ -49,8 +49,8 @@ def test_what_runs_what_waits_and_what_failed_is_told_with_its_reason(deployment
 
 
 def test_runs_of_commands_stand_apart_from_those_of_deployments_and_say_which_process_they_are(deployment: UUID):
-    begun("by hand", Running(), tags=["local", "ada:4242"])
-    begun("deployed", Running(), deployment)
+    start_run("by hand", Running(), tags=["local", "ada:4242"])
+    start_run("deployed", Running(), deployment)
     found = status(hours=1.0)
     (local,) = [row for row in found["local"] if row["run"] == "by hand"]
     assert local["where"] == "ada, process 4242"
@@ -59,15 +59,15 @@ def test_runs_of_commands_stand_apart_from_those_of_deployments_and_say_which_pr
 
 
 def test_the_newest_run_comes_first():
-    begun("older", Running())
-    begun("newer", Running())
+    start_run("older", Running())
+    start_run("newer", Running())
     names = [row["run"] for row in status(hours=1.0)["local"]]
     assert names.index("newer") < names.index("older")
 
 
 def test_what_a_calendar_plans_for_later_crowds_nothing_out(deployment: UUID):
-    begun("now", Running())
-    begun("tomorrow", Scheduled(scheduled_time=now("UTC") + timedelta(days=1)), deployment)
+    start_run("now", Running())
+    start_run("tomorrow", Scheduled(scheduled_time=now("UTC") + timedelta(days=1)), deployment)
     found = status(hours=1.0)
     assert "now" in [row["run"] for row in found["local"]]
     assert "tomorrow" not in [row["run"] for row in found["runs"]]
@@ -76,7 +76,7 @@ def test_what_a_calendar_plans_for_later_crowds_nothing_out(deployment: UUID):
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize("name", ["toy-seed0", "a-recipe-with-a-rather-long-name-for-its-kind-seed12345: Evaluation"])
 def test_it_is_readable_at_80_columns_and_names_are_links(name: str, width: int, monkeypatch: pytest.MonkeyPatch):
-    begun(name, Failed(message="The environment is out of reach: " + "it was away, " * 20))
+    start_run(name, Failed(message="The environment is out of reach: " + "it was away, " * 20))
     monkeypatch.setattr(console, "_width", width)
     with console.capture() as shown:
         show(status(hours=1.0), 1.0)

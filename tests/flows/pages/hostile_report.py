@@ -11,7 +11,7 @@ from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
 from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.kinds import (
-    ASKED,
+    QUESTIONS,
     RATE,
     both_ways,
     calibration,
@@ -23,10 +23,10 @@ from apprentice.tasks.analysis.kinds import (
 )
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.grpo_training import GRPO
-from apprentice.tasks.judgement.contents import GateDecision, Judgement
+from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.sft_training import SFT
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30
 HOSTILE = [
@@ -55,14 +55,14 @@ def held_out() -> dict[str, list[EvaluatedEpisode]]:
     }
 
 
-def page_of(folder: Path, told: dict[str, Any], episodes: dict[str, list[EvaluatedEpisode]], **budget: int) -> Path:
+def page_of(folder: Path, data: dict[str, Any], episodes: dict[str, list[EvaluatedEpisode]], **budget: int) -> Path:
     """The page of a report with its episodes, in a file."""
     sources = []
     for name, records in episodes.items():
         (folder / f"{name}.jsonl").write_bytes(b"".join(record.line() for record in records))
         sources.append(EpisodeSource(as_title(name), HELD_OUT, folder / f"{name}.jsonl"))
     sources.append(EpisodeSource("Teacher", "collected", folder / "rollouts.jsonl"))
-    (folder / "report.html").write_text(as_report_page(told, embedded(sources, set(), **budget), BOXES))
+    (folder / "report.html").write_text(as_report_page(data, embedded(sources, set(), **budget), BOXES))
     return folder / "report.html"
 
 
@@ -82,7 +82,7 @@ LOG = [
         "completions/mean_length": 9.0,
         "loss": 1 / step,
         **({"eval_reward": step / 50} if step % 10 == 0 else {}),
-        **{f"{ASKED}{kind}": float(n + 1) for n, kind in enumerate(KINDS)},
+        **{f"{QUESTIONS}{kind}": float(n + 1) for n, kind in enumerate(KINDS)},
         **{f"{RATE}{kind}": step / 40 / (n + 1) for n, kind in enumerate(KINDS)},
     }
     for step in range(1, 41)
@@ -118,7 +118,7 @@ def report(folder: Path) -> dict[str, Any]:
 
     (folder / "rollouts.jsonl").write_bytes(b"".join(rollout(number).line() for number in range(10)))
     chain_sum = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "chain_sum"})
-    guards = {"sums.base": models["base"], "sums.grpo": models["grpo"]}
+    regression_records = {"sums.base": models["base"], "sums.grpo": models["grpo"]}
     rules = [
         {"rule": "at least 45.0%", "holds": True, "found": "80.0%"},
         {"rule": "guard rail sums", "holds": False, "found": NASTY},
@@ -132,23 +132,25 @@ def report(folder: Path) -> dict[str, Any]:
         "floor": {"at_least": 0.45, "why": "half of the teacher's 90.0%", "holds": True},
         "rules": rules,
     }
-    told = _told(folder, chain_sum, models, guards, decision)
-    return told | {"ending": ended(told), "warnings": [NASTY]}
+    data = _report_data(folder, chain_sum, models, regression_records, decision)
+    return data | {"ending": ended(data), "warnings": [NASTY]}
 
 
-def ended(told: dict[str, Any]) -> dict[str, Any]:
+def ended(data: dict[str, Any]) -> dict[str, Any]:
     """The ending of a report."""
-    return ending(Judgement.model_validate(told), GateDecision.model_validate(told["gate"]), {}).as_json()
+    return ending(VerdictContents.model_validate(data), GateDecision.model_validate(data["gate"]), {}).as_json()
 
 
-def _told(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict[str, Any]) -> dict[str, Any]:
+def _report_data(
+    folder: Path, chain_sum: Any, models: Any, regression_records: Any, decision: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "recipe": "toy",
         "seed": 0,
         "played_by": "toy-model at api.example.com",
         "decoding": "greedy",
         "models": {name: with_intervals(records) for name, records in models.items()},
-        **compare_all(models, guards),
+        **compare_all(models, regression_records),
         "contamination": {
             "clean": True,
             "questions": 30,
@@ -211,6 +213,6 @@ def _told(folder: Path, chain_sum: Any, models: Any, guards: Any, decision: dict
 
 
 def probed() -> dict[str, Any]:
-    rung = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
-    rungs = [rung | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]
-    return {"rungs": rungs, "chosen": 1, "says": "GRPO trains on rung 2 of 3. **The task is right**."}
+    level = {"n": 48, "accuracy": 0.5, "ci": (0.36, 0.64), "format_compliance": 1.0, "mean_score": 0.6}
+    levels = [level | {"reading": "right", "called": f"config {NASTY}"} for _ in range(3)]
+    return {"rungs": levels, "chosen": 1, "says": "GRPO trains on rung 2 of 3. **The task is right**."}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded, transcript
 from tests.flows.pages.hostile_report import HOSTILE, rollout
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 COLUMNS = ("source", "place", "seed", "sample", "reward", "kind", "turns", "tokens", "slices")
 
@@ -19,10 +19,14 @@ def test_a_row_names_kind_slices_and_tokens(tmp_path: Path):
     records = [episode(0, 1.0, traits='{"terms": 3}'), episode(1, None, broken="gone"), episode(2, 0.4)]
     evaluated = written(tmp_path / "e.jsonl", [each.line() for each in records])
     bought = written(tmp_path / "r.jsonl", [rollout(number).line() for number in range(4)])
-    asked = frozenset({"question 3?"})
+    evaluation_texts = frozenset({"question 3?"})
     data = json.loads(
         embedded(
-            [EpisodeSource("GRPO", HELD_OUT, evaluated), EpisodeSource("Teacher", "collected", bought, asked)], set()
+            [
+                EpisodeSource("GRPO", HELD_OUT, evaluated),
+                EpisodeSource("Teacher", "collected", bought, evaluation_texts),
+            ],
+            set(),
         )
     )
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]

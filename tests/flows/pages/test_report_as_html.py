@@ -37,19 +37,19 @@ def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
 def test_a_curriculum_is_shown_as_what_it_asked_and_the_success_of_each_kind(tmp_path: Path):
     page = as_report_page(report(tmp_path), NO_EPISODES, BOXES)
     _, _, chapter = page.partition("What the curriculum asked")
-    asked, rate = re.findall(r"<svg class=\"heat\".*?</svg>", chapter, flags=re.DOTALL)
-    assert "<title>terms 3, steps 1 to 1: 33%</title>" in asked
+    shares, rate = re.findall(r"<svg class=\"heat\".*?</svg>", chapter, flags=re.DOTALL)
+    assert "<title>terms 3, steps 1 to 1: 33%</title>" in shares
     assert "<title>terms 2, steps 40 to 40: 100%</title>" in rate
-    assert len(re.findall("<rect", asked)) == 3 * 40
+    assert len(re.findall("<rect", shares)) == 3 * 40
     assert '"share of the questions":0.5' in chapter
 
 
 def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_unseen(tmp_path: Path):
-    told = report(tmp_path)
+    data = report(tmp_path)
     shared = {"clean": False, "shared_with_training": 9, "share": 0.3, "limit": 0.0}
-    told |= {"contamination": told["contamination"] | shared, "comparisons": [], "both_ways": [], "guards": []}
-    told |= {"ending": ended(told)}
-    page = as_report_page(told, NO_EPISODES, BOXES)
+    data |= {"contamination": data["contamination"] | shared, "comparisons": [], "both_ways": [], "guards": []}
+    data |= {"ending": ended(data)}
+    page = as_report_page(data, NO_EPISODES, BOXES)
     assert "questions that training has partly seen (62.7%" in page
     assert "<strong>Contaminated.</strong> Nothing was compared: training has seen 9 of the 30" in page
     assert 'id="differences"' not in page
@@ -57,9 +57,9 @@ def test_contamination_is_the_first_thing_that_is_said_and_nothing_is_called_uns
 
 @pytest.mark.parametrize(("upper", "named"), [(0.79, True), (0.81, False)])
 def test_a_slice_is_the_weakest_only_where_its_interval_lies_below_all(tmp_path: Path, upper: float, named: bool):
-    told = report(tmp_path)
-    row = told["slices"][0] | {"models": {name: {"accuracy": 0.5, "ci": [0.3, upper]} for name in told["models"]}}
-    page = as_report_page(told | {"slices": [row]}, NO_EPISODES, BOXES)
+    data = report(tmp_path)
+    row = data["slices"][0] | {"models": {name: {"accuracy": 0.5, "ci": [0.3, upper]} for name in data["models"]}}
+    page = as_report_page(data | {"slices": [row]}, NO_EPISODES, BOXES)
     assert ("Weakest: terms 0" in page) is named, "GRPO is right on 80%"
 
 

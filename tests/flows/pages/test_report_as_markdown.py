@@ -9,7 +9,7 @@ from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.kinds import side_by_side
 from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table, one_line, visible
 from tests.flows.pages.hostile_report import report
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
 
@@ -34,11 +34,11 @@ def test_the_brief_ends_with_a_link_to_the_page(text: str):
 
 
 def test_no_price_is_not_a_price_of_nothing(tmp_path: Path):
-    told = report(tmp_path)
-    assert "0.5000 USD at the recipe's prices" in as_markdown_page(told)
-    told["collect"]["cost_usd"] = None
-    told["stages"][0]["counts"] |= {"cost_usd": 0.0}
-    brief = as_markdown_page(told)
+    data = report(tmp_path)
+    assert "0.5000 USD at the recipe's prices" in as_markdown_page(data)
+    data["collect"]["cost_usd"] = None
+    data["stages"][0]["counts"] |= {"cost_usd": 0.0}
+    brief = as_markdown_page(data)
     assert "no prices given (teacher.prices)" in brief
     assert "USD" not in brief
 
@@ -56,17 +56,17 @@ def test_a_guard_rail_that_was_at_0_is_said_to_show_nothing(tmp_path: Path):
 
 
 def test_the_page_says_whether_grpo_beats_sft_at_its_best_and_what_that_took(tmp_path: Path):
-    told = report(tmp_path)
+    data = report(tmp_path)
     held_out = {name: [episode(n, float(n < right)) for n in range(30)] for name, right in RIGHT.items()}
-    told |= {"models": {name: with_intervals(records) for name, records in held_out.items()}}
-    told |= compare_all(held_out, {}) | {"side_by_side": side_by_side(held_out)}
-    told["effort"]["seconds"] |= {"SFT to its best": 95.0}
-    learned = as_markdown_page(told).partition("## The gate")[0]
+    data |= {"models": {name: with_intervals(records) for name, records in held_out.items()}}
+    data |= compare_all(held_out, {}) | {"side_by_side": side_by_side(held_out)}
+    data["effort"]["seconds"] |= {"SFT to its best": 95.0}
+    learned = as_markdown_page(data).partition("## The gate")[0]
     assert "| SFT to its best | 30 |" in learned
     assert "| SFT to its best | grpo | -10.0 pp | " in learned
     assert "Training took 10 s of SFT, 290 s of GRPO, 95 s of SFT to its best." in learned
     assert "GRPO played 35,840 rollouts with 430,000 tokens" in learned
-    cached = told | {"effort": told["effort"] | {"seconds": {}}}
+    cached = data | {"effort": data["effort"] | {"seconds": {}}}
     assert "Training took" not in as_markdown_page(cached)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.browser import Look, browser, printed
 from tests.flows.commands import ROOT, Ran
 from tests.flows.pages.hostile_report import HOSTILE, NASTY, held_out, page_of, report
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 assert browser  # a fixture
 pytestmark = pytest.mark.long
@@ -56,7 +56,7 @@ def open_page(browser: Any, file: Path, unfolded: bool = True, **context: Any) -
     tab.odd = []
     mine = file.as_uri()
     tab.on("request", lambda sent: None if sent.url.startswith((mine, "data:", "blob:")) else tab.odd.append(sent.url))
-    tab.on("console", lambda told: tab.odd.append(told.text) if told.type == "error" else None)
+    tab.on("console", lambda message: tab.odd.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: tab.odd.append(str(error)))
     tab.goto(mine)
     if unfolded:
@@ -81,7 +81,7 @@ def test_the_page_fits_and_needs_nothing_but_itself(browser: Any, page: Path, wi
     look = Look(browser, page, width, media)
     assert look.overflow <= 0
     assert look.cut == []
-    assert (look.asked, look.errors, look.broken) == ([], [], 0)
+    assert (look.requests, look.errors, look.broken) == ([], [], 0)
     assert look.smallest_text >= 10.5
     assert look.headings == HEADINGS
     assert page.stat().st_size <= 2_000_000
@@ -172,9 +172,9 @@ def test_a_column_sorts_up_and_down_by_the_keyboard(tab: Any):
 
 
 def test_the_table_begins_with_the_last_model_and_shows_where_its_questions_differ(browser: Any, tmp_path: Path):
-    asked = [{"role": "user", "content": f"Spell this word backward: word{number}"} for number in range(3)]
+    chats = [{"role": "user", "content": f"Spell this word backward: word{number}"} for number in range(3)]
     records = {
-        model: [episode(number, 1.0, messages=[each]) for number, each in enumerate(asked)] for model in ("sft", "grpo")
+        model: [episode(number, 1.0, messages=[each]) for number, each in enumerate(chats)] for model in ("sft", "grpo")
     }
     tab = open_page(browser, page_of(tmp_path, report(tmp_path), records))
     rows = tab.locator(".episodes tbody tr")
@@ -226,21 +226,21 @@ def test_what_is_too_long_for_the_page_is_named_as_left_out(browser: Any, tmp_pa
 
 
 def test_tables_are_copied_and_saved_with_every_digit_of_the_report(browser: Any, page: Path, tmp_path: Path):
-    told = report(tmp_path)
+    data = report(tmp_path)
     tab = open_page(browser, page)
     with tab.expect_download() as download:
         tab.get_by_role("button", name="Save models as CSV").click()
     download.value.save_as(tmp_path / "models.csv")
     rows = list(csv.DictReader((tmp_path / "models.csv").open()))
-    assert [row["model"] for row in rows] == list(told["models"])
-    for row, model in zip(rows, told["models"].values(), strict=True):
+    assert [row["model"] for row in rows] == list(data["models"])
+    for row, model in zip(rows, data["models"].values(), strict=True):
         given = [model["accuracy"], *model["ci"]["accuracy"]]
         assert [float(row[name]) for name in ("accuracy", "accuracy low", "accuracy high")] == pytest.approx(given)
     with tab.expect_download() as download:
         tab.get_by_role("button", name="Save slices as CSV").click()
     download.value.save_as(tmp_path / "slices.csv")
     first = next(csv.DictReader((tmp_path / "slices.csv").open()))
-    assert float(first["models.grpo.accuracy"]) == pytest.approx(told["slices"][0]["models"]["grpo"]["accuracy"])
+    assert float(first["models.grpo.accuracy"]) == pytest.approx(data["slices"][0]["models"]["grpo"]["accuracy"])
     assert tab.odd == []
 
 
@@ -286,17 +286,17 @@ def test_the_page_of_a_real_run_says_what_its_report_says(browser: Any, toy_run:
     file = toy_run.folder / "report.html"
     for width in (DESK, PHONE):
         look = Look(browser, file, width)
-        assert (look.overflow, look.cut, look.asked, look.errors) == (0, [], [], [])
+        assert (look.overflow, look.cut, look.requests, look.errors) == (0, [], [], [])
         assert look.headings == HEADINGS
     assert file.stat().st_size <= 2_000_000
-    tab, told = open_page(browser, file), toy_run.report
+    tab, data = open_page(browser, file), toy_run.report
     assert tab.get_by_text("What became of the teacher's 60 episodes").count() == 1
-    for cause, number in told["collect"]["causes"].items():
+    for cause, number in data["collect"]["causes"].items():
         tab.get_by_role("link", name=f"{number} {cause}", exact=True).click()
         tab.wait_for_function(
             "text => document.querySelector('.found').textContent.startsWith(text)", arg=f"{number} of "
         )
-    kinds = {row["kind"]: row["models"]["grpo"] for row in told["kinds_of_failure"]}
+    kinds = {row["kind"]: row["models"]["grpo"] for row in data["kinds_of_failure"]}
     for kind, number in kinds.items():
         tab.goto(f"{file.as_uri()}#episodes?model=GRPO&asked=held out&kind={kind}")
         tab.wait_for_function(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.flows.pages.report_page import _bought, _duration, _power, _says, _stage_rows
-from apprentice.tasks.judgement.contents import Curves, Diagnosis, Judgement
+from apprentice.tasks.judgement.contents import Curves, Diagnosis, VerdictContents
 
 
 def stage(seconds: float, state: str = "ran", **given: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def test_the_power_is_that_of_the_last_comparison_and_nothing_is_said_without_on
         models = {"base": rates | {"n": 1}, "sft": rates | {"n": 4}}
         comparisons = [pair | {"questions_for_5_points": each} for each in needed]
         content = {"models": models, "comparisons": comparisons, "contamination": {"clean": True}}
-        return _power(Judgement.model_validate(content))
+        return _power(VerdictContents.model_validate(content))
 
     assert power(7, 9).startswith("Power: 9 questions show")
     assert "; 4 were asked" in power(7, 9)

@@ -23,7 +23,7 @@ WINDOWS = {"collect": {"size": 8}, "grpo": {"size": 8}, "evaluate": {"size": 8}}
 OWN: dict[str, Any] = {"name": "own", "environment": {"name": "echo"}, "windows": WINDOWS, "evaluate": {"questions": 4}}
 BUILT: dict[str, Any] = {"student": {"build": {}}, "teacher": {"scripted_error_rate": 0.0}}
 ROWS = BUILT | {"collect": {"dataset": {"path": "rows.jsonl"}}}
-TOLD = "a path that a worker would look for in a folder of its own"
+REFUSAL = "a path that a worker would look for in a folder of its own"
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def test_a_relative_path_among_the_arguments_of_trl_is_refused(template: str):
     recipe = load_recipe(OWN | BUILT)
     assert recipe.sft is not None
     sft = recipe.sft.model_copy(update={"args": {"chat_template_path": template}})
-    with pytest.raises(Stop, match=f"sft.args.chat_template_path is '{template}', {TOLD}"):
+    with pytest.raises(Stop, match=f"sft.args.chat_template_path is '{template}', {REFUSAL}"):
         as_deployed(recipe.model_copy(update={"sft": sft}))
 
 
@@ -128,7 +128,7 @@ def test_a_relative_path_among_the_arguments_of_trl_is_refused(template: str):
 def test_a_relative_path_among_the_settings_of_an_environment_is_refused(words: str, monkeypatch: pytest.MonkeyPatch):
     recipe = load_recipe(OWN | BUILT)
     spec = recipe.environment.model_copy(update={"settings": {"words": words}})
-    with pytest.raises(Stop, match=rf"environment\.settings\.words is '{words}', {TOLD}"):
+    with pytest.raises(Stop, match=rf"environment\.settings\.words is '{words}', {REFUSAL}"):
         as_deployed(recipe.model_copy(update={"environment": spec}))
 
 
@@ -147,7 +147,7 @@ def test_a_setting_whose_type_is_a_path_is_refused_whatever_is_there(monkeypatch
         if is_whole:
             assert as_deployed(there)["recipe"]["environment"]["settings"] == {"words": words}
         else:
-            with pytest.raises(Stop, match=rf"environment\.settings\.words is 'list', {TOLD}"):
+            with pytest.raises(Stop, match=rf"environment\.settings\.words is 'list', {REFUSAL}"):
                 as_deployed(there)
 
 

@@ -169,7 +169,11 @@ def test_what_the_documentation_says_means_what_it_says(tmp_path: Path):
     gated = load_recipe(as_documented(tmp_path, "docs/evaluation.md", 1), [])
     assert (gated.guards[0].may_fall, gated.gate.margin, gated.evaluate.samples) == (0.05, 0.02, 4)
     trained: Any = load_recipe(as_documented(tmp_path, "docs/training.md", 1), [])
-    assert (len(trained.rungs()), trained.grpo.signals.saturated, trained.grpo.held_out.every) == (3, "stop", 10)
+    assert (len(trained.level_environments()), trained.grpo.signals.saturated, trained.grpo.held_out.every) == (
+        3,
+        "stop",
+        10,
+    )
     shop: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 2), [])
     assert (shop.environment.name, shop.environment.settings["reward"]) == ("mcp", "sum")
     packaged: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 3), [])
@@ -206,17 +210,17 @@ def test_what_a_mixture_does_not_have_is_refused_with_what_it_has(override: str,
     assert words in str(stop.value)
 
 
-@pytest.mark.parametrize("guard_env", ["{image: nobody/echo:1}", "{url: 'http://127.0.0.1:9'}"])
-def test_who_plays_in_one_environment_plays_on_one_server(guard_env: str):
-    guard = f"guards=[{{name: a, environment: {{name: echo}}, server: {guard_env}}}]"
+@pytest.mark.parametrize("regression_server", ["{image: nobody/echo:1}", "{url: 'http://127.0.0.1:9'}"])
+def test_who_plays_in_one_environment_plays_on_one_server(regression_server: str):
+    regression = f"guards=[{{name: a, environment: {{name: echo}}, server: {regression_server}}}]"
     with pytest.raises(Stop, match=r"server\.parts\.echo and guards\.a\.server name two servers for echo"):
-        load_recipe(RECIPES / "multi-laptop.yaml", [guard])
+        load_recipe(RECIPES / "multi-laptop.yaml", [regression])
 
 
 def test_rungs_of_a_ladder_may_mix_other_environments():
-    rungs = [{"parts": {"say": {"name": "echo"}}}, {"parts": {"ball": {"name": "catch"}}}]
-    loaded = load_recipe(RECIPES / "multi-laptop.yaml", [f"grpo.auto_difficulty={json.dumps(rungs)}"])
-    assert [rung.version for rung in loaded.rungs()] == ["1, say echo 1", "1, ball catch 1"]
+    levels = [{"parts": {"say": {"name": "echo"}}}, {"parts": {"ball": {"name": "catch"}}}]
+    loaded = load_recipe(RECIPES / "multi-laptop.yaml", [f"grpo.auto_difficulty={json.dumps(levels)}"])
+    assert [environment.version for environment in loaded.level_environments()] == ["1, say echo 1", "1, ball catch 1"]
 
 
 @pytest.mark.parametrize("override", ["grpo.reward_weights={environment_reward: .nan}", "name=[1"])
@@ -252,23 +256,25 @@ def test_another_seed_trains_on_other_questions_and_is_examined_on_the_same():
 
 
 def test_a_ladder_is_written_down_with_the_recipe_and_makes_nothing_anew_by_itself():
-    rungs = [{"dataset": "spell_backward", "config": {"max_word_len": longest}} for longest in (4, 9)]
+    levels = [{"dataset": "spell_backward", "config": {"max_word_len": longest}} for longest in (4, 9)]
     plain: Any = load_recipe(TOY, ["environment.revision=abc"])
-    ladder: Any = load_recipe(TOY, ["environment.revision=abc", f"grpo.auto_difficulty={json.dumps(rungs)}"])
-    assert [(rung.settings, rung.revision) for rung in ladder.rungs()] == [(rung, "abc") for rung in rungs]
-    assert plain.rungs() == []
-    assert ladder.grpo.in_key() == plain.grpo.in_key()
-    assert ladder.for_record()["grpo"]["auto_difficulty"] == rungs
-    assert "rollouts" not in ladder.for_record()["grpo"]
-    assert Recipe.model_validate(ladder.as_parameters()) == ladder
+    with_levels: Any = load_recipe(TOY, ["environment.revision=abc", f"grpo.auto_difficulty={json.dumps(levels)}"])
+    assert [(level.settings, level.revision) for level in with_levels.level_environments()] == [
+        (level, "abc") for level in levels
+    ]
+    assert plain.level_environments() == []
+    assert with_levels.grpo.in_key() == plain.grpo.in_key()
+    assert with_levels.for_record()["grpo"]["auto_difficulty"] == levels
+    assert "rollouts" not in with_levels.for_record()["grpo"]
+    assert Recipe.model_validate(with_levels.as_parameters()) == with_levels
 
 
 def test_for_a_curriculum_the_rungs_are_one_mixture_on_the_recipes_server():
-    rungs = [{"dataset": "spell_backward", "config": {"max_word_len": longest}} for longest in range(3, 13)]
-    given = [f"grpo.auto_difficulty={json.dumps(rungs)}", "grpo.curriculum=true", "environment.revision=abc"]
+    levels = [{"dataset": "spell_backward", "config": {"max_word_len": longest}} for longest in range(3, 13)]
+    given = [f"grpo.auto_difficulty={json.dumps(levels)}", "grpo.curriculum=true", "environment.revision=abc"]
     recipe = load_recipe(TOY, [*given, "probe.questions=0", "server.url=http://127.0.0.1:1"])
-    [mixture] = recipe.rungs()
-    assert [part.settings for part in mixture.mixed.values()] == rungs, "in the order of the ladder, also beyond nine"
+    [mixture] = recipe.level_environments()
+    assert [part.settings for part in mixture.mixed.values()] == levels, "in the order of the ladder, also beyond nine"
     assert (mixture.name, mixture.revision) == ("multi", "abc")
     assert recipe.server_of("multi") == recipe.server
     assert recipe.mixed_in("multi") == ["reasoning_gym"]
@@ -289,8 +295,8 @@ def test_for_a_curriculum_the_rungs_are_one_mixture_on_the_recipes_server():
 
 def test_a_guard_rails_seeds_are_nobody_elses():
     recipe = load_recipe(TOY, [])
-    guard = set(recipe.guard_window(0).seeds())
-    assert not any(guard & set(window.seeds()) for _, window in recipe.seed_windows())
+    regression_seeds = set(recipe.regression_window(0).seeds())
+    assert not any(regression_seeds & set(window.seeds()) for _, window in recipe.seed_windows())
 
 
 def test_the_tutorials_protocol_decides_nothing(tmp_path: Path):

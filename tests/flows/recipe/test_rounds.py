@@ -22,8 +22,8 @@ def in_round(number: int, *overrides: str) -> Recipe:
 
 
 def windows_of(each: Recipe) -> list[range]:
-    guards = [each.guard_window(index).seeds() for index in range(len(each.guards))]
-    return [window.seeds() for _, window in each.seed_windows()] + guards
+    regressions = [each.regression_window(index).seeds() for index in range(len(each.guards))]
+    return [window.seeds() for _, window in each.seed_windows()] + regressions
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_no_seed_is_in_two_windows_of_any_two_rounds(moved: list[str]):
     numbers = [0, 1, 2, fits - 2, fits - 1] if fits > 5 else range(fits)
     rounds = [recipe(*moved) if number == 0 else in_round(number, *moved) for number in numbers]
     own = [window.seeds() for each in rounds for _, window in each.seed_windows()]
-    guard, long_run = recipe(*moved).guard_window(0).seeds(), recipe(*moved).long_run_window().seeds()
-    for one, other in itertools.combinations([*own, guard, long_run], 2):
+    regression, long_run = recipe(*moved).regression_window(0).seeds(), recipe(*moved).long_run_window().seeds()
+    for one, other in itertools.combinations([*own, regression, long_run], 2):
         assert one.stop <= other.start or other.stop <= one.start, (one, other)
 
 
@@ -68,8 +68,8 @@ def test_a_round_is_the_recipe_with_other_windows_and_a_stricter_gate_and_nothin
 
 
 def test_a_rung_changes_the_settings_of_the_environment():
-    rungs = "[{dataset: spell_backward, config: {min_word_len: 3, max_word_len: 3}}, {dataset: spell_backward}]"
-    given = recipe(f"improve.ladder={rungs}")
+    levels = "[{dataset: spell_backward, config: {min_word_len: 3, max_word_len: 3}}, {dataset: spell_backward}]"
+    given = recipe(f"improve.ladder={levels}")
     assert given.round_of(None).environment.settings == given.improve.ladder[0]
     assert given.round_of(RoundSpec(number=1), 1).environment.settings == given.improve.ladder[1]
 

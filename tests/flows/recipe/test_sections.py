@@ -45,22 +45,22 @@ def test_a_dataset_without_a_curriculum_is_refused_with_the_nearest_one():
 
 def test_one_line_of_a_recipe_makes_grpo_train_on_the_levels_of_its_dataset():
     trained: Any = recipe("reasoning_gym")
-    [mixture] = trained.rungs()
+    [mixture] = trained.level_environments()
     own = trained.environment.settings["dataset"]
     assert {label: part.settings for label, part in mixture.mixed.items()} == levels_by_label([own], 4)
     assert (trained.server_of("multi"), trained.mixed_in("multi")) == (trained.server, ["reasoning_gym"])
-    two = recipe("{levels: [chain_sum, gcd], most_levels: 2}").rungs()[0]
+    two = recipe("{levels: [chain_sum, gcd], most_levels: 2}").level_environments()[0]
     assert [*two.mixed] == ["chain-sum-1", "chain-sum-2", "gcd-1", "gcd-2"]
     parts = {"dataset": "composite", "dataset_specs": [{"name": "gcd"}, {"name": "lcm"}]}
     composite = recipe("reasoning_gym", f"environment.settings={json.dumps(parts)}")
-    assert {part.settings["dataset"] for part in composite.rungs()[0].mixed.values()} == {"gcd", "lcm"}
+    assert {part.settings["dataset"] for part in composite.level_environments()[0].mixed.values()} == {"gcd", "lcm"}
 
 
 def test_a_mixture_of_datasets_is_trained_on_the_levels_of_each():
     parts = {name: {"name": "reasoning_gym", "settings": {"dataset": name}} for name in ("gcd", "lcm")}
     parts["again"] = parts["gcd"]
     mixed = recipe("reasoning_gym", f"environment={json.dumps({'name': 'multi', 'settings': {'parts': parts}})}")
-    [levels] = mixed.rungs()
+    [levels] = mixed.level_environments()
     assert {label: part.settings for label, part in levels.mixed.items()} == levels_by_label(["gcd", "lcm"], 4)
     assert {part.name for part in levels.mixed.values()} == {"reasoning_gym"}
     parts["other"] = {"name": "echo", "settings": {"words": 1}}

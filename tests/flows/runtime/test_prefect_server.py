@@ -25,10 +25,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(prefect_server, "server_url", lambda: "")
         monkeypatch.setenv("PREFECT_API_URL", "")  # restored afterwards
         monkeypatch.setenv(TEMPORARY, "")
-        prefect_server._begun.cache_clear()
+        prefect_server._starting.cache_clear()
         yield
     monkeypatch.undo()
-    prefect_server._begun.cache_clear()
+    prefect_server._starting.cache_clear()
     refresh_global_settings_context()
 
 
@@ -72,15 +72,15 @@ def test_no_server_is_begun_where_one_is_configured(alone, monkeypatch):
 def test_a_server_of_ones_own_is_asked_named_where_it_is_not_obvious_and_the_command_is_guarded(
     where: str, alone, monkeypatch
 ):
-    asked, said, guarded = [], [], []
+    checked, said, guarded = [], [], []
     monkeypatch.setattr(prefect_server, "shared", lambda: True)
     monkeypatch.setattr(prefect_server, "server_url", lambda: "http://there/api")
-    monkeypatch.setattr(prefect_server, "check_answers", asked.append)
+    monkeypatch.setattr(prefect_server, "check_answers", checked.append)
     monkeypatch.setattr(prefect_server, "set_in", lambda name: where)
     monkeypatch.setattr(prefect_server, "guarded", lambda: nullcontext(guarded.append("begun")))
     monkeypatch.setattr(prefect_server.announce, "say", said.append)
     prefect_server.start_prefect_server()
-    assert (asked, guarded) == (["http://there/api"], ["begun"])
+    assert (checked, guarded) == (["http://there/api"], ["begun"])
     assert said == ([] if where == "the environment" else ["Prefect's server: http://there/api, as a profile says."])
 
 

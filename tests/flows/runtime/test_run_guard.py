@@ -39,7 +39,7 @@ with guarded():
 """
 
 
-def begun(name: str, seconds: float) -> "subprocess.Popen[str]":
+def start_run(name: str, seconds: float) -> "subprocess.Popen[str]":
     environment = os.environ | get_current_settings().to_environment_variables(exclude_unset=True)
     command = [sys.executable, "-c", COMMAND, name, str(seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
@@ -64,7 +64,7 @@ def wait_for(state: str, name: str) -> Any:
 
 @pytest.mark.long
 def test_a_run_whose_process_is_killed_is_crashed_on_the_server():
-    process = begun("to be killed", 600)
+    process = start_run("to be killed", 600)
     assert the_run("to be killed").state_name == "Running"
     os.killpg(process.pid, signal.SIGKILL)
     assert "killed" in wait_for("Crashed", "to be killed").state.message
@@ -72,14 +72,14 @@ def test_a_run_whose_process_is_killed_is_crashed_on_the_server():
 
 @pytest.mark.long
 def test_a_run_that_ends_by_itself_stays_as_it_ended():
-    process = begun("to end", 0.1)
+    process = start_run("to end", 0.1)
     assert process.wait(timeout=120) == 0
     assert wait_for("Completed", "to end")
 
 
 @pytest.mark.long
 def test_a_command_s_run_bears_its_host_and_process():
-    process = begun("tagged", 0.1)
+    process = start_run("tagged", 0.1)
     assert "local" in the_run("tagged").tags
     assert any(tag.endswith(f":{process.pid}") for tag in the_run("tagged").tags)
     process.wait(timeout=120)
@@ -114,17 +114,17 @@ def test_unfinished_runs_with_the_tag_are_crashed_and_no_others(monkeypatch: pyt
 
 
 def test_a_command_is_guarded_by_a_process_that_outlives_its_signals_and_sees_its_end(monkeypatch: pytest.MonkeyPatch):
-    begun: list[Any] = []
+    calls: list[Any] = []
     stdin = io.StringIO()
     monkeypatch.setattr(
-        subprocess, "Popen", lambda *given, **how: begun.append((given, how)) or SimpleNamespace(stdin=stdin)
+        subprocess, "Popen", lambda *given, **how: calls.append((given, how)) or SimpleNamespace(stdin=stdin)
     )
     tag = f"{socket.gethostname()}:{os.getpid()}"
     with run_guard.guarded():
         assert TagsContext.get().current_tags == {"local", tag}
         assert not stdin.closed
     assert stdin.closed
-    (((command,), how),) = begun
+    (((command,), how),) = calls
     assert command == child_command("apprentice.flows.runtime.run_guard", tag)
     assert how == {"stdin": subprocess.PIPE, "start_new_session": True} | {
         "stdout": subprocess.DEVNULL,

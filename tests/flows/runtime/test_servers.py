@@ -93,8 +93,8 @@ def test_an_environment_is_played_in_the_container_of_an_image_that_ends_with_th
         assert servers.environment("echo").url == server.url, "one container serves all stages"
     assert not docker.containers
     assert not answers(server.url)
-    asked = [command.split()[0] for command in docker.commands]
-    assert [command for command in asked if command != "inspect"] == ["ps", "run", "port", "rm"]
+    verbs = [command.split()[0] for command in docker.commands]
+    assert [command for command in verbs if command != "inspect"] == ["ps", "run", "port", "rm"]
 
 
 def test_a_container_is_reached_from_this_machine_alone_and_bounded(docker: Docker):

@@ -165,12 +165,12 @@ def test_an_environment_that_is_away_is_waited_for_before_the_stage_is_begun(mon
 
     there: list[bool] = []
 
-    def begun() -> State:
+    def start() -> State:
         there.append(environment.process.poll() is None)
         return Completed()
 
     monkeypatch.setattr(work_pool.announce, "warn", warn)
-    with Worker(begun):
+    with Worker(start):
         dispatched(recipe(url=environment.url, patience=60), "k6")
     environment.kill()
     assert there == [True], warned

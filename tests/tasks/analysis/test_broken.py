@@ -8,7 +8,7 @@ from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
 from tests.hostile.endings import assert_clear
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 BROKE = {"broken": "the server crashed during a step; twice, on new connections"}
 
@@ -49,9 +49,9 @@ def test_where_nothing_breaks_nothing_is_told_or_left_out():
 
 
 def test_a_guard_rail_is_compared_on_what_did_not_break_for_both():
-    guards = {"sums.base": answered(1.0, None, 1.0), "sums.grpo": answered(0.0, None, 1.0)}
-    guard = compare_all({"base": answered(1.0), "grpo": answered(1.0)}, guards)["guards"][0]
-    assert (guard["before"]["accuracy"], guard["after"]["accuracy"], guard["delta"]) == (1.0, 0.5, -0.5)
+    regression_records = {"sums.base": answered(1.0, None, 1.0), "sums.grpo": answered(0.0, None, 1.0)}
+    regression = compare_all({"base": answered(1.0), "grpo": answered(1.0)}, regression_records)["guards"][0]
+    assert (regression["before"]["accuracy"], regression["after"]["accuracy"], regression["delta"]) == (1.0, 0.5, -0.5)
 
 
 def test_an_evaluation_counts_what_broke():

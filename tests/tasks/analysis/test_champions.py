@@ -14,7 +14,7 @@ from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
 
 @pytest.fixture

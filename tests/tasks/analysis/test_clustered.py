@@ -22,7 +22,7 @@ from apprentice.tasks.analysis.comparison import (
     with_intervals,
     worth,
 )
-from apprentice.tasks.analysis.difficulty import difficulty, judgement
+from apprentice.tasks.analysis.difficulty import assessment, difficulty
 from apprentice.tasks.analysis.history import _with_worth
 from apprentice.tasks.analysis.kinds import calibration, slices
 from apprentice.tasks.artifacts.lineage import node_of
@@ -32,7 +32,7 @@ from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import PROTOCOLS
-from tests.tasks.examined import episode, evaluation, published
+from tests.tasks.evaluations import episode, evaluation, published
 
 ROOT = Path(__file__).parents[3]
 
@@ -150,13 +150,13 @@ def of_the_teacher(folder: Path, environment: Any) -> Interval:
 
 
 def of_a_slice() -> Interval:
-    traits = [each.model_copy(update={"traits": json.dumps({"half": int(each.seed == 0)})}) for each in MANY]
+    sliced = [each.model_copy(update={"traits": json.dumps({"half": int(each.seed == 0)})}) for each in MANY]
     others = [each.model_copy(update={"place": each.place + 200, "traits": '{"half": 1}'}) for each in MANY[:8]]
-    found = slices({"m": [*traits, *others]})
+    found = slices({"m": [*sliced, *others]})
     return next(row for row in found if row["kind"] == "0")["models"]["m"]["ci"]
 
 
-def of_a_guard() -> Interval:
+def of_a_regression() -> Interval:
     return compare_all({"m": MANY}, {"words.before": MANY, "words.after": NONE})["guards"][0]["before"]["ci"]
 
 
@@ -166,7 +166,7 @@ CALLERS: dict[str, Callable[[Path, Any], Interval]] = {
     "history of older code": lambda folder, _: of_older_code(folder),
     "long run": lambda *_: rate(MANY)["ci"],
     "report": lambda *_: with_intervals(MANY)["ci"]["accuracy"],
-    "regression evaluations": lambda *_: of_a_guard(),
+    "regression evaluations": lambda *_: of_a_regression(),
     "apprentice evaluate, Inspect": lambda *_: compared({"m": MANY}, {"m": 0}, "parity")["models"]["m"]["ci"][
         "accuracy"
     ],
@@ -190,7 +190,7 @@ def test_a_level_is_not_mastered_by_samples():
     found = difficulty(evaluated(MANY))
     assert (found.reading, found.not_ruled_out) == ("too easy", ["right"])
     assert (found.n, evaluated(MANY).n) == (25, 200)
-    assert "of 25 questions" in judgement(found)
+    assert "of 25 questions" in assessment(found)
 
 
 def test_counts_of_one_sample_each_are_as_they_were(tmp_path: Path):

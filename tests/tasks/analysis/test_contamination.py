@@ -8,7 +8,7 @@ import pytest
 
 from apprentice.tasks.analysis.comparison import contamination, count_seen
 from apprentice.tasks.episodes.record import read_learned, write_learned
-from tests.tasks.examined import episodes, learned
+from tests.tasks.evaluations import episodes, learned
 
 RECORDS = episodes([1.0] * 10)  # "Question 0?" … "Question 9?", seeds 5000 …
 
@@ -51,15 +51,15 @@ def test_a_question_that_was_seen_under_another_seed_case_and_spacing_counts(tmp
         "zähle\u00ad bis FÜNF: FI?",
     ],
 )
-@pytest.mark.parametrize("asked", ["Zähle bis fünf: ﬁ?", normalize("NFD", "Zähle bis fünf: ﬁ?")])
-def test_a_question_that_was_seen_in_another_unicode_form_counts(tmp_path: Path, asked: str, seen: str):
+@pytest.mark.parametrize("question", ["Zähle bis fünf: ﬁ?", normalize("NFD", "Zähle bis fünf: ﬁ?")])
+def test_a_question_that_was_seen_in_another_unicode_form_counts(tmp_path: Path, question: str, seen: str):
     checkpoint, rollouts = tmp_path / "m", tmp_path / "rollouts"
     for folder in (checkpoint, rollouts):
         folder.mkdir()
     (checkpoint / "learned.jsonl").write_text(learned(("sft", 77, seen)))
     row = {"seed": 1, "messages": [{}, {"content": seen}]}
     (rollouts / "rollouts.jsonl").write_text(json.dumps(row) + "\n")
-    records = [RECORDS[0].model_copy(update={"question": asked}), *RECORDS[1:]]
+    records = [RECORDS[0].model_copy(update={"question": question}), *RECORDS[1:]]
     found = contamination(records, checkpoint, rollouts, 0.0)
     assert (found["shared_with_training"], found["shared_with_rollouts"], found["clean"]) == (1, 1, False)
     assert count_seen(checkpoint, records) == 1

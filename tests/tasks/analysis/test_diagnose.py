@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.analysis.diagnose import learned_nothing, read_curves, settled
-from apprentice.tasks.analysis.kinds import ASKED, RATE
+from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 
 
 def log(rewards: list[float], dead: float = 0.3) -> list[dict]:
@@ -46,8 +46,8 @@ def test_each_course_has_its_name(entries: list[dict], diagnosis: str):
     ],
 )
 def test_sft_whose_loss_hardly_fell_is_told_before_grpo(losses: list[float], idle: bool):
-    told = learned_nothing([{"step": n, "loss": loss} for n, loss in enumerate(losses)] + [{"train_loss": 9.0}])
-    assert ("next to nothing" in told) is idle
+    finding = learned_nothing([{"step": n, "loss": loss} for n, loss in enumerate(losses)] + [{"train_loss": 9.0}])
+    assert ("next to nothing" in finding) is idle
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_where_the_held_out_questions_say_otherwise_they_decide_the_course(gain:
 
 def test_where_a_curriculum_chose_the_questions_the_rewards_course_is_no_diagnosis():
     def chosen(rewards: list[float], dead: float = 0.3) -> list[dict]:
-        return [{**entry, f"{ASKED}a": 1.0, f"{RATE}a": 0.5} for entry in log(rewards, dead)]
+        return [{**entry, f"{QUESTIONS}a": 1.0, f"{RATE}a": 0.5} for entry in log(rewards, dead)]
 
     for course in (ramp(0.6, 0.3), ramp(0.3, 0.6), [0.5, 0.6] * 20):
         reading = read_curves(chosen(course), beta=0.0)

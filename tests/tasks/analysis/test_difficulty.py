@@ -8,17 +8,17 @@ from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import (
     advice_on_groups,
+    assessment,
     dead_share,
     difficulty,
     groups_that_differ,
-    judgement,
     label_differences,
     nearest_to_half,
     rows_of,
 )
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 
 def played(right: int, n: int = 48, valid: float = 1.0, score: float | None = None) -> Evaluation:
@@ -57,8 +57,8 @@ def test_the_interval_is_wilsons_and_says_what_so_few_questions_leave_open():
     found = difficulty(played(12))
     assert found.ci == wilson(12, 48)
     assert (found.reading, found.not_ruled_out) == ("right", ["too hard"])
-    assert "25.0% (14.9% to 38.8%) of 48 questions" in judgement(found)
-    assert 'the interval does not rule out "too hard"' in judgement(found)
+    assert "25.0% (14.9% to 38.8%) of 48 questions" in assessment(found)
+    assert 'the interval does not rule out "too hard"' in assessment(found)
     assert difficulty(played(24)).not_ruled_out == []
     assert difficulty(played(1, n=2)).not_ruled_out == ["too hard", "too easy"]
 
@@ -68,9 +68,9 @@ def test_partial_credit_does_not_make_a_task_easier():
 
 
 def test_what_to_do_follows_from_what_is_missing():
-    assert "Make the task harder" in judgement(difficulty(played(47)))
-    assert "Train SFT longer, make the task easier" in judgement(difficulty(played(2)))
-    assert "the model lacks the answer's form" in judgement(difficulty(played(2, valid=0.1)))
+    assert "Make the task harder" in assessment(difficulty(played(47)))
+    assert "Train SFT longer, make the task easier" in assessment(difficulty(played(2)))
+    assert "the model lacks the answer's form" in assessment(difficulty(played(2, valid=0.1)))
 
 
 def test_groups_that_are_too_small_for_the_rate_are_told_with_what_larger_ones_would_do():
@@ -129,14 +129,14 @@ def test_groups_that_differ_in_one_of_several_rewards_are_told_apart():
 
 
 def test_rungs_are_called_by_what_tells_them_apart():
-    ladder = [{"dataset": "words", "config": {"least": 3, "most": most}} for most in (4, 5)]
-    assert label_differences(ladder) == ["most 4", "most 5"]
-    assert label_differences([*ladder, {"dataset": "sums"}])[2] == "dataset sums"
+    levels = [{"dataset": "words", "config": {"least": 3, "most": most}} for most in (4, 5)]
+    assert label_differences(levels) == ["most 4", "most 5"]
+    assert label_differences([*levels, {"dataset": "sums"}])[2] == "dataset sums"
     assert label_differences([{"dataset": "words"}, {"dataset": "words", "config": {"most": 9}}]) == [
         "by default",
         "most 9",
     ]
-    assert label_differences(ladder[:1]) == ["dataset words, least 3, most 4"]
+    assert label_differences(levels[:1]) == ["dataset words, least 3, most 4"]
 
 
 def test_only_of_several_tasks_a_table_marks_the_chosen_one():

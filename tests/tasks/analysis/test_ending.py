@@ -6,7 +6,7 @@ import pytest
 
 from apprentice.tasks.analysis import ending as endings
 from apprentice.tasks.analysis.ending import Ending
-from apprentice.tasks.judgement.contents import GateDecision, Judgement
+from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 
 RECIPE: dict[str, Any] = {
     "sft": {"epochs": 8, "learning_rate": 3e-5},
@@ -17,7 +17,7 @@ RECIPE: dict[str, Any] = {
 
 def ending(verdict: dict[str, Any], decision: dict[str, Any], recipe: dict[str, Any]) -> Ending:
     """The ending of a run with these files."""
-    return endings.ending(Judgement.model_validate(verdict), GateDecision.model_validate(decision), recipe)
+    return endings.ending(VerdictContents.model_validate(verdict), GateDecision.model_validate(decision), recipe)
 
 
 def rates(accuracy: float, form: float = 1.0) -> dict[str, Any]:
@@ -292,9 +292,9 @@ def test_grpo_paid_where_the_whole_interval_is_above_zero(low: float, high: floa
     found = {"from": "sft", "to": "grpo", "delta": (low + high) / 2, "ci": (low, high)}
     other = found | {"to": "sft", "from": "base"}
     clean = {"contamination": {"clean": True}}
-    said = endings._paid(Judgement.model_validate(clean | {"comparisons": [other, found]}))
+    said = endings._paid(VerdictContents.model_validate(clean | {"comparisons": [other, found]}))
     assert said.replace("−", "-").startswith(begins)
-    assert endings._paid(Judgement.model_validate(clean | {"comparisons": [other]})) == ""
+    assert endings._paid(VerdictContents.model_validate(clean | {"comparisons": [other]})) == ""
     compared = {"comparison": {"ci": (low, high), "delta": (low + high) / 2}, "metric": "mean_score"}
     better = GateDecision.model_validate(compared | {"rival": "champion", "promoted": False})
     verb = "is better than" if low > 0 else "is worse than" if high < 0 else "is not shown to be better than"
@@ -305,12 +305,12 @@ def test_grpo_paid_where_the_whole_interval_is_above_zero(low: float, high: floa
 @pytest.mark.parametrize(("before", "idle"), [(0.02, True), (0.05, True), (0.06, False)])
 def test_a_guard_rail_that_could_not_fall_is_told(before: float, idle: bool):
     after = {"after": {"accuracy": 0.5}, "delta": -0.09, "ci": (-0.1, -0.08)}
-    guards = [{"guard": "sums", "before": {"accuracy": before}}, {"guard": "other", "before": {"accuracy": 0.9}}]
+    regressions = [{"guard": "sums", "before": {"accuracy": before}}, {"guard": "other", "before": {"accuracy": 0.9}}]
     rules = [
         {"rule": "guard rail sums", "holds": True, "found": "+0.1 points"},
         {"rule": "guard rail other", "holds": False, "found": "-9 points"},
     ]
-    decision = {"guards": [each | after for each in guards], "rules": rules, "promoted": False, "rival": "base"}
+    decision = {"guards": [each | after for each in regressions], "rules": rules, "promoted": False, "rival": "base"}
     decision |= {"decided_by": {"guards": {"sums": 0.05, "other": 0.05}}}
     text = endings.as_markdown(GateDecision.model_validate(decision))
     assert text.startswith("**Not promoted**, compared with the untrained student; there was no champion.\n")

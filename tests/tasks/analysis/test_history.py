@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.history import _rung
+from apprentice.tasks.analysis.history import _level
 
 
 @pytest.mark.parametrize(
-    ("recipe", "rung"),
+    ("recipe", "level"),
     [
         ({"improve": {"ladder": [{"a": 1}, {"a": 2}]}, "environment": {"settings": {"a": 2}}}, "2 of 2"),
         ({"improve": {"ladder": [{"a": 1}, {"a": 2}]}, "environment": {"settings": {"a": 3}}}, "–"),
@@ -17,5 +17,5 @@ from apprentice.tasks.analysis.history import _rung
         ({}, "–"),
     ],
 )
-def test_a_rung_is_the_place_of_the_settings_on_the_ladder(recipe: dict[str, Any], rung: str):
-    assert _rung(recipe) == rung
+def test_a_rung_is_the_place_of_the_settings_on_the_ladder(recipe: dict[str, Any], level: str):
+    assert _level(recipe) == level

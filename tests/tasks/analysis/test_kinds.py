@@ -1,7 +1,7 @@
 """What became of each episode, and how two models differ on the same ones."""
 
 from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind, outcome_of
-from tests.tasks.examined import episode, episodes
+from tests.tasks.evaluations import episode, episodes
 
 
 def test_an_episode_is_right_or_has_one_kind_of_failure():

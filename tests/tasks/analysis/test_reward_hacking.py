@@ -9,7 +9,7 @@ import pytest
 
 from apprentice.tasks.analysis.reward_hacking import TeacherBehaviour, reward_hacking, teacher_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 N = 100
 TEACHER = TeacherBehaviour(frozenset({"look_up", "answer"}), 1.0)

@@ -3,12 +3,12 @@
 import json
 
 from apprentice.tasks.analysis.kinds import side_by_side, slices, text_of_turns, worst
-from tests.tasks.examined import episode, episodes
+from tests.tasks.evaluations import episode, episodes
 
 SIGNS = ["negative", "positive"] * 5
 
 
-def with_traits(rewards: list[float]) -> list:
+def with_slices(rewards: list[float]) -> list:
     return [
         episode(place, reward, traits=json.dumps({"sign": SIGNS[place], "terms": place, "constant": 1}))
         for place, reward in enumerate(rewards)
@@ -16,7 +16,7 @@ def with_traits(rewards: list[float]) -> list:
 
 
 def test_a_model_that_cannot_do_negatives_shows_it():
-    rows = slices({"base": with_traits([0.0] * 10), "grpo": with_traits([0.0, 1.0] * 5)})
+    rows = slices({"base": with_slices([0.0] * 10), "grpo": with_slices([0.0, 1.0] * 5)})
     by_sign = {row["kind"]: row for row in rows if row["trait"] == "sign"}
     assert by_sign["negative"]["n"] == by_sign["positive"]["n"] == 5
     assert by_sign["negative"]["models"]["grpo"]["accuracy"] == 0.0
@@ -27,13 +27,13 @@ def test_a_model_that_cannot_do_negatives_shows_it():
 
 
 def test_partial_credit_is_not_right_in_a_slice_either():
-    rows = slices({"grpo": with_traits([0.9, 1.0] * 5)})
+    rows = slices({"grpo": with_slices([0.9, 1.0] * 5)})
     by_sign = {row["kind"]: row["models"]["grpo"]["accuracy"] for row in rows if row["trait"] == "sign"}
     assert by_sign == {"negative": 0.0, "positive": 1.0}
 
 
 def test_rare_kinds_are_put_together_and_a_trait_of_one_kind_is_none():
-    rows = slices({"grpo": with_traits([1.0] * 10)})
+    rows = slices({"grpo": with_slices([1.0] * 10)})
     assert [row["kind"] for row in rows if row["trait"] == "terms"][-1] == "others"
     assert not [row for row in rows if row["trait"] == "constant"]
 

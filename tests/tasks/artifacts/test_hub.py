@@ -100,8 +100,8 @@ def test_what_another_machine_published_before_it_could_be_sent_has_won(hub: Loc
     with pytest.raises(Exception, match="500"):
         publish(store(tmp_path / "one", patience=1.0), "k1", "ours\n")
     hub.fail()
-    theirs = publish(store(tmp_path / "two"), "k1", "theirs\n")
-    assert store(tmp_path / "one").find(Questions, "k1") == theirs
+    published = publish(store(tmp_path / "two"), "k1", "theirs\n")
+    assert store(tmp_path / "one").find(Questions, "k1") == published
     assert store(tmp_path / "one").send_waiting() == []
 
 
@@ -222,10 +222,10 @@ def test_what_another_machine_published_meanwhile_keeps_the_key_and_ours_is_besi
     hub.kill()
     ours = publish(HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False), "k1", "ours\n")
     hub.start()
-    theirs = publish(store(tmp_path / "two"), "k1", "theirs\n")
+    published = publish(store(tmp_path / "two"), "k1", "theirs\n")
     assert store(tmp_path / "one").send_waiting() == [(ours, False)]
     elsewhere = store(tmp_path / "three")
-    assert elsewhere.find(Questions, "k1") == theirs
+    assert elsewhere.find(Questions, "k1") == published
     assert (elsewhere.fetch(ours) / "questions.jsonl").read_text() == "ours\n"
     assert elsewhere.record(Questions, "k1", ours.revision).key == "k1"
 
@@ -295,10 +295,10 @@ def test_whoever_fetches_what_lost_its_key_still_finds_what_won_it(hub: LocalHub
     hub.kill()
     ours = publish(HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False), "k1", "ours\n")
     hub.start()
-    theirs = publish(store(tmp_path / "two"), "k1", "theirs\n")
+    published = publish(store(tmp_path / "two"), "k1", "theirs\n")
     store(tmp_path / "one").send_waiting()
     store(tmp_path / "three").fetch(ours)
-    assert store(tmp_path / "three").find(Questions, "k1") == theirs
+    assert store(tmp_path / "three").find(Questions, "k1") == published
 
 
 @pytest.mark.long

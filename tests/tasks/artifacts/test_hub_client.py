@@ -28,7 +28,7 @@ def fails(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("needed", "answered", "patience", "asked"),
+    ("needed", "answered", "patience", "timing"),
     [
         (False, False, 600.0, (FIRST_PATIENCE, True)),
         (False, False, 5.0, (5.0, True)),
@@ -37,7 +37,7 @@ def fails(error: Exception) -> Any:
     ],
 )
 def test_a_hub_that_never_answered_and_is_not_needed_is_asked_for_a_short_while(
-    needed: bool, answered: bool, patience: float, asked: Any, monkeypatch: pytest.MonkeyPatch
+    needed: bool, answered: bool, patience: float, timing: Any, monkeypatch: pytest.MonkeyPatch
 ):
     found: list[Any] = []
     monkeypatch.setattr(
@@ -45,7 +45,7 @@ def test_a_hub_that_never_answered_and_is_not_needed_is_asked_for_a_short_while(
     )
     hub = HubConnection("me", patience, needed, has_answered=answered)
     assert hub.ask(lambda: "it") == "it"
-    assert found == [("me", *asked)]
+    assert found == [("me", *timing)]
     assert (hub.has_answered, hub.is_lost) == (True, False)
 
 

@@ -73,8 +73,8 @@ class Toys:
         sft = [{"stage": "sft", "seed": row["seed"], "question": row["messages"][1]["content"]} for row in kept]
         grpo = [*sft, {"stage": "grpo", "seed": first + 100, "question": "a word"}]
         weights = {"model.safetensors": [first]}
-        asked = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
-        self.asked = publish(store, Questions, asked, {"questions.jsonl": []}, {}, first=first, environment=WORDS)
+        used = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
+        self.questions = publish(store, Questions, used, {"questions.jsonl": []}, {}, first=first, environment=WORDS)
         self.rollouts = publish(
             store,
             Rollouts,
@@ -87,16 +87,16 @@ class Toys:
             environment=WORDS,
         )
         counts = {"episodes": 5, "kept": 4, "dropped": {"wrong answer": 1}}
-        inputs = {"rollouts": self.rollouts, "questions": self.asked}
+        inputs = {"rollouts": self.rollouts, "questions": self.questions}
         self.kept = publish(store, KeptRollouts, counts, {"kept.jsonl": kept}, inputs)
-        self.base = publish(store, BaseStudent, {"parameters": 1}, weights, {"questions": self.asked})
+        self.base = publish(store, BaseStudent, {"parameters": 1}, weights, {"questions": self.questions})
         inputs = {"student": self.base, "kept": self.kept}
         self.sft = publish(store, SftCheckpoint, {"parameters": 1}, weights | {"learned.jsonl": sft}, inputs)
-        inputs = {"checkpoint": self.sft, "questions": self.asked}
+        inputs = {"checkpoint": self.sft, "questions": self.questions}
         learned = weights | {"learned.jsonl": grpo}
         self.grpo = publish(store, GrpoCheckpoint, {"parameters": 1}, learned, inputs, environment=WORDS)
-        inputs = {"checkpoint": self.grpo, "questions": self.asked}
-        self.examined = publish(store, Evaluation, RATES, {"episodes.jsonl": []}, inputs)
+        inputs = {"checkpoint": self.grpo, "questions": self.questions}
+        self.evaluation = publish(store, Evaluation, RATES, {"episodes.jsonl": []}, inputs)
         inputs = {"challenger": self.grpo, "rival": rival.release if rival else self.base}
         counts = dict(promoted=True, metric="accuracy", delta=1.0, reasons=[])
         self.decision = publish(store, Decision, counts, {"decision.json": []}, inputs)
@@ -118,17 +118,19 @@ def tree(lineage: Lineage) -> str:
 
 def test_a_model_is_followed_back_to_its_episodes_its_code_its_recipe_and_its_environment(store: LocalStore):
     toys = Toys(store)
-    told = lineage_of(toys.release.key, store.root).as_json()
-    assert told["root"] == toys.release.key
-    assert told["artifacts"][0]["kind"] == "Release"
-    everything = {each["revision"] for each in told["artifacts"]}
-    assert everything == {each.revision for each in vars(toys).values()} - {toys.examined.revision}
-    assert told["recipe"] == {"name": "toy", "seed": 7}
-    assert told["code"] == ["apprentice 1", "apprentice 0"]
-    assert told["environments"] == [WORDS]
+    lineage = lineage_of(toys.release.key, store.root).as_json()
+    assert lineage["root"] == toys.release.key
+    assert lineage["artifacts"][0]["kind"] == "Release"
+    everything = {each["revision"] for each in lineage["artifacts"]}
+    assert everything == {each.revision for each in vars(toys).values()} - {toys.evaluation.revision}
+    assert lineage["recipe"] == {"name": "toy", "seed": 7}
+    assert lineage["code"] == ["apprentice 1", "apprentice 0"]
+    assert lineage["environments"] == [WORDS]
     held = f"{toys.kept.repository}@{toys.kept.key}"
-    taught = [{"stage": "sft", "seed": seed, "question": f"word {seed}", "rollouts": held} for seed in (0, 1, 3, 4)]
-    assert told["episodes"] == [*taught, {"stage": "grpo", "seed": 100, "question": "a word"}]
+    sft_episodes = [
+        {"stage": "sft", "seed": seed, "question": f"word {seed}", "rollouts": held} for seed in (0, 1, 3, 4)
+    ]
+    assert lineage["episodes"] == [*sft_episodes, {"stage": "grpo", "seed": 100, "question": "a word"}]
 
 
 def test_each_artifact_stands_after_what_it_was_made_from(store: LocalStore):
@@ -160,7 +162,7 @@ def test_who_a_model_was_compared_with_taught_it_nothing(store: LocalStore):
 
 def test_an_examination_leads_to_what_its_model_learned_and_rollouts_to_themselves(store: LocalStore):
     toys = Toys(store)
-    assert [row["seed"] for row in lineage_of(toys.examined.key, store.root).episodes] == [0, 1, 3, 4, 100]
+    assert [row["seed"] for row in lineage_of(toys.evaluation.key, store.root).episodes] == [0, 1, 3, 4, 100]
     played = lineage_of(toys.rollouts.key, store.root).episodes
     assert played[2] == {
         "stage": "collect",
@@ -240,15 +242,22 @@ def test_a_key_that_several_have_is_told_and_a_whole_name_helps(store: LocalStor
     toys, other = Toys(store), Toys(LocalStore(store.root, "another"))
     assert toys.grpo.key == other.grpo.key
     assert lineage_of(toys.grpo.key, store.root).root.named.key == toys.grpo.key  # and the same content: either does
-    publish(LocalStore(store.root, "another"), Questions, RATES_OF_QUESTIONS, {"questions.jsonl": [1]}, {}, **ASKED)
+    publish(
+        LocalStore(store.root, "another"),
+        Questions,
+        RATES_OF_QUESTIONS,
+        {"questions.jsonl": [1]},
+        {},
+        **QUESTION_SETTINGS,
+    )
     with pytest.raises(Stop, match=r"Several artifacts are named .*local/another-questions@.*local/toy-questions@"):
-        lineage_of(toys.asked.key, store.root)
-    named = f"local/toy-questions@{toys.asked.key}"
+        lineage_of(toys.questions.key, store.root)
+    named = f"local/toy-questions@{toys.questions.key}"
     assert lineage_of(named, store.root).root.ref == named
 
 
 RATES_OF_QUESTIONS = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
-ASKED: dict[str, Any] = dict(first=0, environment=WORDS)
+QUESTION_SETTINGS: dict[str, Any] = dict(first=0, environment=WORDS)
 
 
 def test_a_lineage_is_whole_where_all_of_it_lies_on_the_hub_and_fetches_no_weights(hub: LocalHub, tmp_path: Path):
@@ -284,7 +293,7 @@ def test_a_hub_that_is_away_is_told_and_not_needed_for_what_the_folder_has(hub: 
 
 
 @pytest.mark.parametrize(
-    ("seeds", "told"),
+    ("seeds", "ranges"),
     [
         ([5], "seed 5"),
         ([2, 1], "seeds 1, 2"),
@@ -296,5 +305,5 @@ def test_a_hub_that_is_away_is_told_and_not_needed_for_what_the_folder_has(hub: 
         (range(0, 100_000, 1000), "seeds " + "; ".join(str(each * 1000) for each in range(12)) + "; and 88 more"),
     ],
 )
-def test_seeds_are_told_as_ranges(seeds: Any, told: str):
-    assert condensed(seeds) == told
+def test_seeds_are_told_as_ranges(seeds: Any, ranges: str):
+    assert condensed(seeds) == ranges

@@ -53,17 +53,17 @@ def test_the_code_is_named_by_its_version_its_commit_and_whether_it_was_changed(
     ],
 )
 def test_git_says_something_or_there_is_none(ended: Any, said: str | None, monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def run(command: list[Any], **how: Any) -> Any:
-        asked.append((command, how))
+        calls.append((command, how))
         if isinstance(ended, Exception):
             raise ended
         return ended
 
     monkeypatch.setattr(stage.subprocess, "run", run)
     assert stage._git(Path("there"), "rev-parse", "HEAD") == said
-    ((command, how),) = asked
+    ((command, how),) = calls
     assert command == ["git", "-C", Path("there"), "rev-parse", "HEAD"]
     assert (how["capture_output"], how["text"]) == (True, True)
     assert how["timeout"]

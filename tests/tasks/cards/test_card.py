@@ -58,10 +58,10 @@ def test_a_released_model_names_what_it_derives_from_and_what_it_reached(family:
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
     rates = {result.metric_type: result.metric_value for result in data.eval_results}
     assert rates == {"accuracy": 0.75, "format_compliance": 1.0, "mean_score": 0.875}
-    examined = data.eval_results[0]
-    assert (examined.dataset_type, examined.dataset_revision) == ("local/toy-questions", family.questions.key)
-    assert examined.dataset_name == "reasoning_gym chain_sum"
-    assert examined.dataset_args["environment"]["settings"]["config"]["max_terms"] == 3
+    eval_result = data.eval_results[0]
+    assert (eval_result.dataset_type, eval_result.dataset_revision) == ("local/toy-questions", family.questions.key)
+    assert eval_result.dataset_name == "reasoning_gym chain_sum"
+    assert eval_result.dataset_args["environment"]["settings"]["config"]["max_terms"] == 3
 
 
 def test_a_model_whose_examination_was_seen_in_training_claims_no_result(tmp_path: Path, chain_sum: EnvironmentSpec):
@@ -93,15 +93,15 @@ def test_a_model_that_was_trained_on_a_rung_says_so_and_is_judged_by_the_recipes
 ):
     config = chain_sum.settings["config"] | {"max_terms": 7}
     harder = chain_sum.model_copy(update={"settings": chain_sum.settings | {"config": config}})
-    family = other(tmp_path, chain_sum, rung=harder)
+    family = other(tmp_path, chain_sum, level=harder)
     for model in (family.grpo, family.release):
         how = card(family.store, model).text.split("### GRPO")[1].split("| setting |")[0]
         assert f"`{family.trained_on.repository}` at tag `{family.trained_on.key}`" in how
         assert '"max_terms": 7' in how
     found = card(family.store, family.release)
-    examined = found.data.eval_results[0]
-    assert examined.dataset_revision == family.questions.key
-    assert examined.dataset_args["environment"]["settings"] == chain_sum.settings
+    eval_result = found.data.eval_results[0]
+    assert eval_result.dataset_revision == family.questions.key
+    assert eval_result.dataset_args["environment"]["settings"] == chain_sum.settings
     assert f"those used for `evaluate` in `{family.questions.repository}` at tag `{family.questions.key}`" in found.text
     assert "30 + 40 + 50 =" in card(family.store, family.grpo).text.split("## Use it")[1]
 
@@ -117,18 +117,18 @@ def test_a_student_of_the_hub_is_the_base_model_with_its_revision(tmp_path: Path
         found = card(family.store, model)
         assert (found.data.base_model, found.data.base_model_relation) == ("Qwen/Qwen3-1.7B", "finetune")
         assert "`Qwen/Qwen3-1.7B` of the Hub, at its revision `c0ffee`" in found.text
-    begun = card(family.store, family.base)
-    assert begun.data.base_model == "Qwen/Qwen3-1.7B"
-    assert 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-1.7B", revision="c0ffee")' in begun.text
+    base_card = card(family.store, family.base)
+    assert base_card.data.base_model == "Qwen/Qwen3-1.7B"
+    assert 'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-1.7B", revision="c0ffee")' in base_card.text
 
 
 def test_a_student_from_a_folder_is_not_named_by_its_path(tmp_path: Path, chain_sum: EnvironmentSpec):
     began = StudentSpec(model=str(tmp_path), revision="main")
     family = other(tmp_path, chain_sum, began=began)
     assert card(family.store, family.release).data.base_model == "local/toy-base"
-    begun = card(family.store, family.base)
-    assert "its weights were not published" in begun.text
-    assert str(tmp_path) not in str(begun)
+    base_card = card(family.store, family.base)
+    assert "its weights were not published" in base_card.text
+    assert str(tmp_path) not in str(base_card)
 
 
 def test_rollouts_tell_their_teacher_seeds_rates_and_cost(tmp_path: Path, chain_sum: EnvironmentSpec):

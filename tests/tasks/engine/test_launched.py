@@ -102,13 +102,13 @@ def job(tmp_path: Path) -> Callable[..., Path]:
 def test_each_process_leaves_how_it_ended_and_only_the_first_one_speaks_and_returns(
     rank: str, is_first_machine: bool, word: str, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    sent, begun = [], []
+    sent, starts = [], []
     monkeypatch.setenv("RANK", rank)
     if is_first_machine:
         monkeypatch.setenv("APPRENTICE_FIRST_MACHINE", "1")
     monkeypatch.setattr(announce, "_teller", None)
-    monkeypatch.setattr(launched, "leave_with_parent", lambda: begun.append("leaves"))
-    monkeypatch.setattr(launched, "shard_on_cpu", lambda: begun.append("shards"))
+    monkeypatch.setattr(launched, "leave_with_parent", lambda: starts.append("leaves"))
+    monkeypatch.setattr(launched, "shard_on_cpu", lambda: starts.append("shards"))
     monkeypatch.setattr(launched, "Connection", lambda _: SimpleNamespace(send=sent.append))
     if word == "stop":
         with pytest.raises(Stop, match="It cannot be done"):
@@ -124,7 +124,7 @@ def test_each_process_leaves_how_it_ended_and_only_the_first_one_speaks_and_retu
         ("It cannot be done.", "why") if word == "stop" else ("None", "None")
     )
     assert sent == ([("warn", f"{word} {rank}")] if rank == "0" and is_first_machine else [])
-    assert sorted(begun) == (["leaves", "shards"] if is_first_machine else ["shards"])
+    assert sorted(starts) == (["leaves", "shards"] if is_first_machine else ["shards"])
 
 
 def test_an_error_that_cannot_be_sent_is_sent_in_words():
@@ -176,15 +176,15 @@ def test_what_the_processes_say_is_said_here_and_what_they_print_is_kept(
     processes._run(tmp_path / "config", TWO, tmp_path)
     assert said == ["first", "second"]
     assert (tmp_path / "log").read_text() == "into the log 1 True\n"
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def command(*given: Any) -> list[str]:
-        asked.append(given)
+        calls.append(given)
         return [sys.executable, "-c", "pass", "--machine_rank", given[-1] if len(given) > 3 else "0"]
 
     monkeypatch.setattr(processes, "launch_command", command)
     processes._run(tmp_path / "config", TWO, tmp_path)
-    assert asked == [(tmp_path / "config", 2, tmp_path / "job"), (tmp_path / "config", 2, tmp_path / "job", "N")]
+    assert calls == [(tmp_path / "config", 2, tmp_path / "job"), (tmp_path / "config", 2, tmp_path / "job", "N")]
     assert said[-1].startswith("On each of the other machines")
     assert said[-1].endswith("-c pass --machine_rank N")
 
@@ -305,17 +305,17 @@ def test_a_trial_on_the_cpu_is_of_fsdp2_or_deepspeed(use_cpu: bool, deepspeed: A
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-@pytest.mark.parametrize("asked", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", ""])
+@pytest.mark.parametrize("requested", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", ""])
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
-    precision: str, asked: str, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
+    precision: str, requested: str, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
 ):
     kinds = accelerate.state.DistributedType
-    begun, set_to, shared = [], [], {}
+    starts, set_to, shared = [], [], {}
 
     class State:
         def __init__(self, *given: Any, **named: Any):
-            begun.append((given, named))
+            starts.append((given, named))
             self.distributed_type = kinds.MULTI_CPU if on_cpu else kinds.MULTI_GPU
             self.mixed_precision = precision
 
@@ -323,29 +323,29 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
     monkeypatch.setattr(accelerate.state, "PartialState", SimpleNamespace(_shared_state=shared))
     monkeypatch.setattr(processes, "_use_deepspeed", lambda state, plugin: set_to.append(plugin))
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
-        monkeypatch.setenv(name, str(name == asked).lower())
+        monkeypatch.setenv(name, str(name == requested).lower())
     processes.shard_on_cpu()
     plugin = SimpleNamespace(set_mixed_precision=set_to.append)
-    named = {"deepspeed_plugin" if "DEEPSPEED" in asked else "fsdp_plugin": plugin}
+    named = {"deepspeed_plugin" if "DEEPSPEED" in requested else "fsdp_plugin": plugin}
     state: Any = State(1, cpu=True, **named)
-    both = {"fsdp_plugin": None, "deepspeed_plugin": None} if asked else {}
-    assert begun == [((1,), {"cpu": True} | both | named)]
-    if not (asked and on_cpu):
+    both = {"fsdp_plugin": None, "deepspeed_plugin": None} if requested else {}
+    assert starts == [((1,), {"cpu": True} | both | named)]
+    if not (requested and on_cpu):
         assert (set_to, shared) == ([], {})
         return
-    kind = kinds.DEEPSPEED if "DEEPSPEED" in asked else kinds.FSDP
+    kind = kinds.DEEPSPEED if "DEEPSPEED" in requested else kinds.FSDP
     assert state.distributed_type == shared["distributed_type"] == kind
     assert set_to == ([plugin] if kind == kinds.DEEPSPEED else [precision] if precision != "no" else [])
     assert kind == kinds.DEEPSPEED or state.fsdp_plugin is plugin
 
 
 def test_deepspeed_takes_over_precision_and_the_communication(monkeypatch: pytest.MonkeyPatch):
-    begun, told = [], []
-    comm = SimpleNamespace(init_distributed=lambda **how: begun.append(how))
+    starts, settings = [], []
+    comm = SimpleNamespace(init_distributed=lambda **how: starts.append(how))
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
-    plugin = SimpleNamespace(set_mixed_precision=told.append, select=lambda **how: told.append(how))
+    plugin = SimpleNamespace(set_mixed_precision=settings.append, select=lambda **how: settings.append(how))
     state = SimpleNamespace(backend="gloo", mixed_precision="bf16", _mixed_precision="bf16")
     processes._use_deepspeed(state, plugin)
-    assert begun == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
-    assert told == ["bf16", {"_from_accelerator_state": True}]
+    assert starts == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
+    assert settings == ["bf16", {"_from_accelerator_state": True}]
     assert (state._mixed_precision, state.deepspeed_plugins) == ("no", plugin)

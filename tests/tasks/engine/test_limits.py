@@ -92,9 +92,9 @@ def test_an_amount_beyond_a_seconds_worth_is_granted_and_waited_for():
 @pytest.mark.long
 def test_a_rate_is_shared_between_clients_of_one_prefect_server(prefect_server):
     async def both() -> float:
-        mine, theirs = (Rate("requests-shared", per_minute=600) for _ in range(2))
+        mine, other_rate = (Rate("requests-shared", per_minute=600) for _ in range(2))
         began = time.monotonic()
-        await asyncio.gather(taken(mine, 20), taken(theirs, 20))
+        await asyncio.gather(taken(mine, 20), taken(other_rate, 20))
         return time.monotonic() - began
 
     assert asyncio.run(both()) > 2.0  # 40 at 10 a second, less a burst of 10 and what is left of two blocks
@@ -102,7 +102,7 @@ def test_a_rate_is_shared_between_clients_of_one_prefect_server(prefect_server):
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_one_run_of_a_name_at_a_time_of_a_folder_and_of_a_permanent_server(is_shared: bool, monkeypatch: Any):
-    limited, ensured, warned, asked = [], [], [], []
+    limited, ensured, warned, locks = [], [], [], []
 
     async def ensure(*given: Any, **how: Any) -> None:
         ensured.append((*given, how))
@@ -111,10 +111,10 @@ def test_one_run_of_a_name_at_a_time_of_a_folder_and_of_a_permanent_server(is_sh
     monkeypatch.setattr(limits, "_ensure", ensure)
     monkeypatch.setattr(limits, "sync_concurrency", lambda *given, **how: nullcontext(limited.append((*given, how))))
     monkeypatch.setattr(limits.announce, "warn", warned.append)
-    store: Any = SimpleNamespace(exclusive=lambda name, say: nullcontext(asked.append((name, say("it")))))
+    store: Any = SimpleNamespace(exclusive=lambda name, say: nullcontext(locks.append((name, say("it")))))
     with limits.one_run(store, "improve-Toy recipe"):
         pass
-    assert asked == [("improve-Toy recipe", None)]
+    assert locks == [("improve-Toy recipe", None)]
     assert warned == ["Another run of improve-Toy recipe is under way; waiting for it to end."]
     name = "improve-toy-recipe"
     how = {"strict": True, "lease_duration": limits.LEASE, "raise_on_lease_renewal_failure": False}

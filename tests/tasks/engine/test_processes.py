@@ -166,10 +166,10 @@ def same_training(one: StageContext, other: StageContext, names: tuple[str, ...]
     for name in names:
         other_values = [entry.get(name) for entry in logs[1]]
         assert other_values == pytest.approx([entry.get(name) for entry in logs[0]], rel=1e-3, abs=1e-6), name
-    ours, theirs = weights(one), weights(other)
-    assert ours.keys() == theirs.keys()
+    ours, other_weights = weights(one), weights(other)
+    assert ours.keys() == other_weights.keys()
     for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(tensor, other_weights[name], rtol=1e-3, atol=1e-4)
     learned = [(context.out / "learned.jsonl").read_text() for context in (one, other)]
     assert sorted(learned[0].splitlines()) == sorted(learned[1].splitlines())
 
@@ -211,9 +211,9 @@ def test_two_processes_ask_the_further_questions_of_one_and_share_them(made: Mad
     on_processes(exclusive, puppets, one, exclusive, made.base, TASKS["chain_sum"], made.questions, REFILLED_SEED)
     metrics = ("loss", "reward", "refill/questions", "refill/dead_before", "refill/dead_after")
     same_training(one, two.refilled, metrics, steps=3)
-    asked = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
-    assert any(number % 2 for number in asked)
-    assert max(asked) <= REFILLED.questions_a_step
+    question_counts = [entry["refill/questions"] for entry in read_log(two.refilled.out)]
+    assert any(number % 2 for number in question_counts)
+    assert max(question_counts) <= REFILLED.questions_a_step
 
 
 def test_two_processes_choose_the_questions_of_one(made: Made, two: Two):

@@ -110,9 +110,9 @@ def sharded(made: Made, jobs: dict[str, Job], request: pytest.FixtureRequest) ->
     whose second process loses its server."""
     config = CONFIGS / f"{request.param}.yaml"
     two = SPEC.model_copy(update={"accelerate_config": config})
-    body, (spec, *asked) = jobs["grpo"]
+    body, (spec, *arguments) = jobs["grpo"]
     rarely = spec.model_copy(update={"checkpoint_steps": 50})
-    jobs = jobs | {"killed sft": jobs["sft"], "killed grpo": jobs["grpo"], "lost grpo": (body, (rarely, *asked))}
+    jobs = jobs | {"killed sft": jobs["sft"], "killed grpo": jobs["grpo"], "lost grpo": (body, (rarely, *arguments))}
     left = {name: made.context(f"{name}-{config.stem}") for name in jobs}
     for name in ("killed sft", "killed grpo"):
         body, given = jobs[name]
@@ -138,10 +138,10 @@ def test_a_sharded_training_publishes_the_weights_of_one_that_is_not_sharded(
     import torch
 
     one, other = whole[name], sharded.left[name]
-    ours, theirs = weights(one), weights(other)
-    assert theirs.keys() == ours.keys()
+    ours, other_weights = weights(one), weights(other)
+    assert other_weights.keys() == ours.keys()
     for weight, tensor in ours.items():
-        torch.testing.assert_close(theirs[weight], tensor, rtol=0.0, atol=CLOSE)
+        torch.testing.assert_close(other_weights[weight], tensor, rtol=0.0, atol=CLOSE)
     before, after = (read_log(context.out) for context in (one, other))
     assert [entry["loss"] for entry in after] == pytest.approx([entry["loss"] for entry in before], rel=1e-5)
     assert (other.out / "learned.jsonl").read_text() == (one.out / "learned.jsonl").read_text()

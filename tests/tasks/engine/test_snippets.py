@@ -62,11 +62,11 @@ def test_what_the_hub_s_cards_say_to_run_runs(hub: LocalHub, tmp_path: Path, cha
     began = StudentSpec(model=family.grpo.repository, revision=family.grpo.key)  # its weights are not beside the card
     other = Family(HubStore(tmp_path / "other", "other", "team"), tmp_path / "other", chain_sum, began=began)
     snippets.append((tmp_path, snippet(other, other.base)))
-    kept, questions, lengths, model, begun = executed(snippets, **hub.variables(tmp_path / "cache"))
+    kept, questions, lengths, model, base = executed(snippets, **hub.variables(tmp_path / "cache"))
     assert "num_rows: 1" in kept[0]
     assert "num_rows: 3" in questions[0]
     assert "max_length" in lengths[0]
-    assert model[1] == begun[1] == trained_prompt(family)
+    assert model[1] == base[1] == trained_prompt(family)
 
 
 def trained_prompt(family: Family) -> list[int]:

@@ -124,16 +124,16 @@ def test_the_record_says_what_made_the_artifact(work: RunContext):
 
 def test_prefect_is_told_what_was_made_and_from_what(work: RunContext):
     made = run(work, seed=17)
-    (told,) = until(lambda: materializations(work.store.address(Questions, made.key), made.revision))
-    assert told["payload"]["key"] == made.key
-    from_what = [each["prefect.resource.id"] for each in told["related"] if each["prefect.resource.role"] == "asset"]
+    (event,) = until(lambda: materializations(work.store.address(Questions, made.key), made.revision))
+    assert event["payload"]["key"] == made.key
+    from_what = [each["prefect.resource.id"] for each in event["related"] if each["prefect.resource.role"] == "asset"]
     assert from_what == [work.store.address(LengthStats, "k")]
 
 
 def materializations(asset: str, revision: str) -> list[dict[str, Any]]:
-    asked = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}, "resource": {"id": [asset]}}}
+    query = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}, "resource": {"id": [asset]}}}
     with get_client(sync_client=True) as client:
-        events = client.request("POST", "/events/filter", json=asked).json()["events"]
+        events = client.request("POST", "/events/filter", json=query).json()["events"]
     return [event for event in events if event["payload"].get("revision") == revision]
 
 

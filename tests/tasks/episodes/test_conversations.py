@@ -15,7 +15,7 @@ from apprentice.tasks.episodes.conversations import (
     conversation_of,
 )
 
-ASKED = {"role": "user", "content": "17 + 4 ="}
+QUESTION = {"role": "user", "content": "17 + 4 ="}
 CALL = {"id": "a", "type": "function", "function": {"name": "answer", "arguments": '{"answer": "21"}'}}
 CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 REPLY = {"role": "tool", "tool_call_id": "a", "content": "OK."}
@@ -27,8 +27,8 @@ RIGHT, WRONG = (
     f"<tool_call>{json.dumps({'name': 'answer', 'arguments': {'answer': each}})}</tool_call>" for each in ("21", "22")
 )
 STEP = {"tool_call_id": "a", "function_name": "answer", "arguments": {"answer": "21"}}
-EXAMINED = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
-EXAMINED |= {"causes": [], "correct": "21", "traits": "{}", "messages": [ASKED, CALLED]}
+STORED_EPISODE = {"place": 0, "seed": 9, "sample": 0, "question": "17 + 4 =", "turns": 1, "reward": 1.0, "valid": True}
+STORED_EPISODE |= {"causes": [], "correct": "21", "traits": "{}", "messages": [QUESTION, CALLED]}
 
 REWARDS = {"right": {"score": 1.0, "weight": 0.5}, "short": {"score": 0.25}, "judge": None}
 
@@ -40,14 +40,14 @@ def said(read: Conversation) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("row", "call"),
     [
-        ({"messages": [ASKED, CALLED, REPLY]}, CALL),
-        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [BARE]}]}, BARE),
-        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [json.dumps(CALL)]}]}, CALL),
-        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [{"id": "a", **BARE["function"]}]}]}, CALL),
+        ({"messages": [QUESTION, CALLED, REPLY]}, CALL),
+        ({"messages": [QUESTION, {"role": "assistant", "tool_calls": [BARE]}]}, BARE),
+        ({"messages": [QUESTION, {"role": "assistant", "tool_calls": [json.dumps(CALL)]}]}, CALL),
+        ({"messages": [QUESTION, {"role": "assistant", "tool_calls": [{"id": "a", **BARE["function"]}]}]}, CALL),
         (
             {
                 "messages": [
-                    ASKED,
+                    QUESTION,
                     {
                         "role": "assistant",
                         "tool_calls": [{"id": "a", "function": "answer", "arguments": {"answer": "21"}}],
@@ -59,7 +59,7 @@ def said(read: Conversation) -> list[dict[str, Any]]:
         (
             {
                 "messages": [
-                    ASKED,
+                    QUESTION,
                     {
                         "role": "assistant",
                         "content": '<tool_call>\n{"name": "answer", "arguments": {"answer": "21"}}\n</tool_call>',
@@ -68,7 +68,7 @@ def said(read: Conversation) -> list[dict[str, Any]]:
             },
             BARE,
         ),
-        ({"prompt": [ASKED], "completion": [CALLED], "reward": 1.0, "answer": "21", "info": {}}, CALL),
+        ({"prompt": [QUESTION], "completion": [CALLED], "reward": 1.0, "answer": "21", "info": {}}, CALL),
         ({"conversations": [{"from": "human", "value": "17 + 4 ="}, CALLED]}, CALL),
         (
             {
@@ -87,27 +87,33 @@ def said(read: Conversation) -> list[dict[str, Any]]:
             },
             CALL,
         ),
-        ({"episode_id": "ep-0", "tool_trace": [], "messages": [ASKED, CALLED], "reward": 1.0, "task": 9}, CALL),
-        ({"env": {"id": "sum"}, "traces": [{"nodes": [{"message": ASKED}, {"parent": 0, "message": CALLED}]}]}, CALL),
-        ({"messages": json.dumps([ASKED, CALLED])}, CALL),
-        ({"messages": [ASKED, {"role": "assistant", "function_call": CALL["function"], "content": None}]}, BARE),
-        ({"messages": [ASKED, {"role": "assistant", "function_call": json.dumps(CALL["function"])}]}, BARE),
-        ({"messages": [ASKED, CALLED | {"function_call": {}}]}, CALL),
-        ({"messages": [ASKED, {"role": "assistant", "content": f"<tool_call>{PYTHON}</tool_call>"}]}, BARE),
-        ({"messages": [ASKED, {"role": "bot", "content": RIGHT}]}, BARE),
+        ({"episode_id": "ep-0", "tool_trace": [], "messages": [QUESTION, CALLED], "reward": 1.0, "task": 9}, CALL),
+        (
+            {"env": {"id": "sum"}, "traces": [{"nodes": [{"message": QUESTION}, {"parent": 0, "message": CALLED}]}]},
+            CALL,
+        ),
+        ({"messages": json.dumps([QUESTION, CALLED])}, CALL),
+        ({"messages": [QUESTION, {"role": "assistant", "function_call": CALL["function"], "content": None}]}, BARE),
+        ({"messages": [QUESTION, {"role": "assistant", "function_call": json.dumps(CALL["function"])}]}, BARE),
+        ({"messages": [QUESTION, CALLED | {"function_call": {}}]}, CALL),
+        ({"messages": [QUESTION, {"role": "assistant", "content": f"<tool_call>{PYTHON}</tool_call>"}]}, BARE),
+        ({"messages": [QUESTION, {"role": "bot", "content": RIGHT}]}, BARE),
         (
             {
                 "messages": [
-                    ASKED,
+                    QUESTION,
                     CALLED | {"content": [{"type": "thinking", "text": WRONG}, {"type": "text", "text": ""}]},
                 ]
             },
             CALL,
         ),
-        ({"messages": [ASKED, {"role": "assistant", "content": f"<think>{WRONG}</think>{RIGHT}"}]}, BARE),
-        ({"messages": [ASKED, {"role": "assistant", "content": f"{WRONG} no</think>\n\n{RIGHT}"}]}, BARE),
-        ({"messages": [ASKED, {"role": "assistant", "content": RIGHT, "reasoning_content": WRONG}]}, BARE),
-        ({"messages": [ASKED, {"role": "assistant", "tool_calls": [{"name": "answer", "parameters": TAKEN}]}]}, BARE),
+        ({"messages": [QUESTION, {"role": "assistant", "content": f"<think>{WRONG}</think>{RIGHT}"}]}, BARE),
+        ({"messages": [QUESTION, {"role": "assistant", "content": f"{WRONG} no</think>\n\n{RIGHT}"}]}, BARE),
+        ({"messages": [QUESTION, {"role": "assistant", "content": RIGHT, "reasoning_content": WRONG}]}, BARE),
+        (
+            {"messages": [QUESTION, {"role": "assistant", "tool_calls": [{"name": "answer", "parameters": TAKEN}]}]},
+            BARE,
+        ),
         (
             {
                 "conversations": [
@@ -118,8 +124,8 @@ def said(read: Conversation) -> list[dict[str, Any]]:
             },
             BARE,
         ),
-        ({"id": 9, "scores": {"accuracy": {"value": "C"}}, "messages": [ASKED, CALLED]}, CALL),
-        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, CALL),
+        ({"id": 9, "scores": {"accuracy": {"value": "C"}}, "messages": [QUESTION, CALLED]}, CALL),
+        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": STORED_EPISODE}}, CALL),
     ],
 )
 def test_the_forms_in_which_a_call_comes_are_the_same_call(row: dict[str, Any], call: dict[str, Any]):
@@ -140,13 +146,13 @@ def test_the_forms_in_which_a_call_comes_are_the_same_call(row: dict[str, Any], 
             {"prompt": "question", "completion": "solution"},
             (None, None),
         ),
-        ({"messages": [ASKED, CALLED], "info": {"score": "0.5"}}, {"reward": "info.score"}, (0.5, None)),
-        ({"chat": [ASKED, CALLED], "nr": 7}, {"messages": "chat", "seed": "nr"}, (None, 7)),
-        ({"messages": [ASKED, CALLED], "info.score": 1}, {"reward": "info.score"}, (1.0, None)),
-        ({"episode_id": "e", "tool_trace": [], "messages": [ASKED, CALLED], "task": {"seed": 3}}, {}, (None, 3)),
-        ({"env": {}, "traces": [{"nodes": [{"message": ASKED}], "rewards": REWARDS}]}, {}, (0.75, None)),
-        ({"scores": {"rate": {"value": 0.25}}, "messages": [ASKED, CALLED], "metadata": {"seed": 4}}, {}, (0.25, 4)),
-        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": EXAMINED}}, {}, (1.0, 9)),
+        ({"messages": [QUESTION, CALLED], "info": {"score": "0.5"}}, {"reward": "info.score"}, (0.5, None)),
+        ({"chat": [QUESTION, CALLED], "nr": 7}, {"messages": "chat", "seed": "nr"}, (None, 7)),
+        ({"messages": [QUESTION, CALLED], "info.score": 1}, {"reward": "info.score"}, (1.0, None)),
+        ({"episode_id": "e", "tool_trace": [], "messages": [QUESTION, CALLED], "task": {"seed": 3}}, {}, (None, 3)),
+        ({"env": {}, "traces": [{"nodes": [{"message": QUESTION}], "rewards": REWARDS}]}, {}, (0.75, None)),
+        ({"scores": {"rate": {"value": 0.25}}, "messages": [QUESTION, CALLED], "metadata": {"seed": 4}}, {}, (0.25, 4)),
+        ({"id": 9, "scores": {}, "messages": [], "store": {"examined": STORED_EPISODE}}, {}, (1.0, 9)),
     ],
 )
 def test_reward_and_seed_are_those_of_the_named_columns(
@@ -162,32 +168,37 @@ def test_reward_and_seed_are_those_of_the_named_columns(
     [
         ([1], {}, "row", "is list, not an object"),
         ({"text": "17 + 4"}, {}, "messages", "no such column; the row has text"),
-        ({"messages": [ASKED]}, {"reward": "info.score"}, "info.score", "no such column; the row has messages"),
+        ({"messages": [QUESTION]}, {"reward": "info.score"}, "info.score", "no such column; the row has messages"),
         ({"messages": "17 + 4"}, {}, "messages", "valid list"),
         ({"messages": [{"role": "judge", "content": ""}]}, {}, "messages.0.role", "'system', 'user'"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, {}, "messages.0", "a part is no text"),
         (
-            {"messages": [ASKED, {"role": "assistant", "tool_calls": [{"id": "a"}]}]},
+            {"messages": [QUESTION, {"role": "assistant", "tool_calls": [{"id": "a"}]}]},
             {},
             "messages.1.tool_calls.0.name",
             "valid string",
         ),
         (
-            {"messages": [ASKED, {"role": "assistant", "content": "<tool_call>{broken</tool_call>"}]},
+            {"messages": [QUESTION, {"role": "assistant", "content": "<tool_call>{broken</tool_call>"}]},
             {},
             "messages.1.tool_calls.0",
             "property name",
         ),
         (
-            {"messages": [ASKED, {"role": "assistant", "content": f"<tool_call>{DEEP}</tool_call>"}]},
+            {"messages": [QUESTION, {"role": "assistant", "content": f"<tool_call>{DEEP}</tool_call>"}]},
             {},
             "messages.1.tool_calls.0",
             "nested too deeply",
         ),
-        ({"messages": [ASKED, {"role": "function_call", "content": "{broken"}]}, {}, "messages.1", "property name"),
-        ({"messages": [ASKED, {"role": "assistant", "content": "21", "weight": 0.5}]}, {}, "messages.1", "weight is"),
+        ({"messages": [QUESTION, {"role": "function_call", "content": "{broken"}]}, {}, "messages.1", "property name"),
         (
-            {"messages": [ASKED, {"role": "assistant", "content": "<tool_call>{'name': b'a'}</tool_call>"}]},
+            {"messages": [QUESTION, {"role": "assistant", "content": "21", "weight": 0.5}]},
+            {},
+            "messages.1",
+            "weight is",
+        ),
+        (
+            {"messages": [QUESTION, {"role": "assistant", "content": "<tool_call>{'name': b'a'}</tool_call>"}]},
             {},
             "messages.1.tool_calls.0",
             "property name",
@@ -195,9 +206,9 @@ def test_reward_and_seed_are_those_of_the_named_columns(
         ({"messages": "[broken"}, {}, "messages", "Expecting value"),
         ({"env": {}, "traces": []}, {}, "traces", "0 agents play"),
         ({"env": {}, "traces": [{"nodes": [{"parent": 1, "message": 1}]}]}, {}, "traces.0.nodes", "has branches"),
-        ({"messages": [ASKED], "reward": "good"}, {}, "reward", "valid number"),
-        ({"messages": [ASKED], "reward": float("inf")}, {}, "reward", "finite"),
-        ({"messages": [ASKED], "seed": -1}, {}, "seed", "greater than or equal to 0"),
+        ({"messages": [QUESTION], "reward": "good"}, {}, "reward", "valid number"),
+        ({"messages": [QUESTION], "reward": float("inf")}, {}, "reward", "finite"),
+        ({"messages": [QUESTION], "seed": -1}, {}, "seed", "greater than or equal to 0"),
         ({"schema_version": "2", "steps": []}, {}, "schema_version", "pattern"),
         ({"schema_version": "ATIF-v1.4", "steps": [{"source": "tool"}]}, {}, "steps.0.source", "'system', 'user'"),
     ],
@@ -219,7 +230,7 @@ def test_a_row_that_is_none_is_refused_with_its_field(row: Any, columns: Any, fi
     ],
 )
 def test_a_text_beside_a_call_is_kept_and_the_call_comes_first(message: dict[str, Any], content: str):
-    (turn,) = said(conversation_of({"messages": [ASKED, {"role": "assistant", **message}]}))
+    (turn,) = said(conversation_of({"messages": [QUESTION, {"role": "assistant", **message}]}))
     assert turn["content"] == content
     assert [call["function"] for call in turn["tool_calls"]] == [CALL["function"]]
 
@@ -228,7 +239,7 @@ def test_a_text_beside_a_call_is_kept_and_the_call_comes_first(message: dict[str
     "text", [f"<think>{RIGHT}</think>", f"<think>{RIGHT}</think>21", f"<think>I call {RIGHT}", f"{RIGHT} no</think>21"]
 )
 def test_a_call_in_a_thought_alone_is_no_call(text: str):
-    (turn,) = said(conversation_of({"messages": [ASKED, {"role": "assistant", "content": text}]}))
+    (turn,) = said(conversation_of({"messages": [QUESTION, {"role": "assistant", "content": text}]}))
     assert turn == {"role": "assistant", "content": text}
 
 
@@ -237,7 +248,7 @@ def test_a_call_in_a_thought_alone_is_no_call(text: str):
 def test_a_turn_without_loss_has_openais_weight(named: dict[str, Any], keys: tuple[str, str, str]):
     role, content, assistant = keys
     turn = {role: assistant, content: "21"}
-    read = conversation_of({"messages": [ASKED | named, turn | named, turn | {"weight": 1}, turn]})
+    read = conversation_of({"messages": [QUESTION | named, turn | named, turn | {"weight": 1}, turn]})
     plain = {"role": "assistant", "content": "21"}
     assert said(read) == [plain | {"weight": 0}, plain, plain]
 

@@ -84,9 +84,9 @@ def test_the_split_train_is_that_of_the_package_datasets(
 ):
     at = folder(tmp_path / "rows", *names, readme=readme)
     assert read(at, config=config) == expected
-    theirs = load_dataset_builder(str(at), config, cache_dir=str(tmp_path / "cache")).config.data_files
-    assert theirs
-    for split, files in theirs.items():
+    data_files = load_dataset_builder(str(at), config, cache_dir=str(tmp_path / "cache")).config.data_files
+    assert data_files
+    for split, files in data_files.items():
         assert read(at, str(split), config) == sorted(Path(file).relative_to(at).as_posix() for file in files)
 
 

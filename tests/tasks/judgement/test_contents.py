@@ -9,9 +9,9 @@ import pytest
 from apprentice.tasks.judgement.contents import (
     Diagnosis,
     GateDecision,
-    Judgement,
     PairedTest,
     RulesOfGate,
+    VerdictContents,
     read_decision,
     read_verdict,
     write,
@@ -65,16 +65,16 @@ def test_what_older_code_did_not_write_has_a_default_and_stays_unwritten():
     assert decision.decided_by != RulesOfGate(gate={}, guards={}, has_floor=True)
     assert decision.reasons == ["…"]
     assert decision.as_json() == old
-    verdict = Judgement.model_validate({"models": {"base": RATES}, "contamination": {"clean": True}})
+    verdict = VerdictContents.model_validate({"models": {"base": RATES}, "contamination": {"clean": True}})
     assert (verdict.stopped, verdict.signs, verdict.teacher, verdict.curves) == ("", [], None, None)
 
 
 def test_words_that_this_code_does_not_know_are_kept_as_they_are():
     other = {"grpo": {"diagnosis": "wandered"}, "comparisons": [{"from": "a", "to": "b", **PAIR, "test": "sign"}]}
-    verdict = Judgement.model_validate(VERDICT | other)
+    verdict = VerdictContents.model_validate(VERDICT | other)
     assert verdict.curves
     assert (verdict.curves.diagnosis, verdict.comparisons[0].test) == ("wandered", "sign")
-    known = Judgement.model_validate(VERDICT)
+    known = VerdictContents.model_validate(VERDICT)
     assert known.curves
     assert known.curves.diagnosis is Diagnosis.FLAT
     assert known.comparisons[0].test is PairedTest.MCNEMAR

@@ -10,10 +10,10 @@ from apprentice.tasks.artifacts.types import GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement import rules
-from apprentice.tasks.judgement.contents import GateDecision, Judgement, Rule, made_rule, read_decision
+from apprentice.tasks.judgement.contents import GateDecision, Rule, VerdictContents, made_rule, read_decision
 from apprentice.tasks.judgement.rules import WORDINGS, RuleId, identified
 from apprentice.tasks.settings.spec import GateSpec
-from tests.tasks.examined import episodes, evaluation, published
+from tests.tasks.evaluations import episodes, evaluation, published
 
 WRITTEN = [
     ("no contamination", RuleId.NO_CONTAMINATION, {}),
@@ -72,7 +72,7 @@ def decided(context: StageContext) -> Any:
 
     def run(spec: GateSpec, rolled_back: bool, champion_known: bool) -> tuple[GateDecision, dict[str, Any]]:
         store = context.run.store
-        ours, theirs = (episodes([1.0] * right + [0.0] * (100 - right)) for right in (60, 50))
+        challenger_records, rival_records = (episodes([1.0] * right + [0.0] * (100 - right)) for right in (60, 50))
         learned = {"learned.jsonl": ""}
         trained = published(store, GrpoCheckpoint, "g" * 20, learned, {"parameters": 1, "stage": "grpo"})
         champion = {"weights": "-", "promoted": True, "parameters": 1, "stage": "champion"}
@@ -80,9 +80,23 @@ def decided(context: StageContext) -> Any:
         text = json.dumps({"contamination": {"clean": True}})
         counts = {"diagnosis": "", "contaminated": False}
         judged = published(store, Verdict, "v" * 20, {"verdict.json": text}, counts)
-        both = {"challenger": evaluation(store, "ec" * 10, ours), "rival": evaluation(store, "er" * 10, theirs)}
-        guards = {f"sums.{who}": each for who, each in both.items()}
-        gate.body(context, spec, trained, rival, both, guards, {"sums": 0.05}, judged, rolled_back, champion_known)
+        both = {
+            "challenger": evaluation(store, "ec" * 10, challenger_records),
+            "rival": evaluation(store, "er" * 10, rival_records),
+        }
+        regression_evaluations = {f"sums.{who}": each for who, each in both.items()}
+        gate.body(
+            context,
+            spec,
+            trained,
+            rival,
+            both,
+            regression_evaluations,
+            {"sums": 0.05},
+            judged,
+            rolled_back,
+            champion_known,
+        )
         return read_decision(context.out), json.loads((context.out / "decision.json").read_text())
 
     return run
@@ -121,8 +135,8 @@ def test_another_wording_changes_no_advice_and_files_of_the_older_one_are_still_
     monkeypatch.setitem(WORDINGS, unmet, (OTHERS[unmet], *WORDINGS[unmet]))
     newer = made_rule(unmet, False, "It is not so.", **stated)
     assert newer.rule != older.rule
-    told = [advice(rule.as_json()) for rule in (older, newer)]
-    assert told[0] == told[1]
+    advices = [advice(rule.as_json()) for rule in (older, newer)]
+    assert advices[0] == advices[1]
 
 
 def advice(rule: dict[str, Any]) -> tuple[str, Any]:
@@ -131,7 +145,7 @@ def advice(rule: dict[str, Any]) -> tuple[str, Any]:
     verdict = {"models": {"base": rates, "sft": rates}, "contamination": {"clean": True}}
     comparison = {"delta": 0.3, "ci": (0.2, 0.4)}
     decision = {"rival": "base", "promoted": False, "comparison": comparison, "rules": [rule]}
-    found = ending(Judgement.model_validate(verdict), GateDecision.model_validate(decision), {})
+    found = ending(VerdictContents.model_validate(verdict), GateDecision.model_validate(decision), {})
     return found.reasons, found.change
 
 

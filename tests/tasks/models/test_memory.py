@@ -20,7 +20,7 @@ from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.sft import sft
-from tests.tasks.examined import published
+from tests.tasks.evaluations import published
 
 TOO_MUCH = 1 << 50
 """Numbers that no machine holds: four pebibytes."""

@@ -22,7 +22,7 @@ OWN = [[9, 30, 2], [9, 31], [9, 12, 13, 14, 15, 16, 17], [9, 33, 40], [9]]
 
 
 @dataclass
-class Asked:
+class PromptedEpisode:
     """As much of an episode as a prompt and its noise need."""
 
     seed: int
@@ -81,14 +81,14 @@ def player(checkpoint: Path, decoding: Any = "greedy") -> LocalModel:
     return LocalModel(checkpoint, EvaluateSpec(decoding=decoding, max_new_tokens=TOKENS), Ids(), seed=3)
 
 
-def asked(prefix: list[int] = PREFIX) -> list[Any]:
-    return [Asked(seed, prefix + own) for seed, own in enumerate(OWN)]
+def prompted_episodes(prefix: list[int] = PREFIX) -> list[Any]:
+    return [PromptedEpisode(seed, prefix + own) for seed, own in enumerate(OWN)]
 
 
 def continued(episodes: list[Any], replies: list[Any]) -> list[Any]:
     """The next turn: each prompt goes on with what was said and what was answered."""
     turns = zip(episodes, replies, strict=True)
-    return [Asked(each.seed, each.ids + said + [20 + each.seed], each.turns + 1) for each, said in turns]
+    return [PromptedEpisode(each.seed, each.ids + said + [20 + each.seed], each.turns + 1) for each, said in turns]
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def separately(monkeypatch):
 @pytest.mark.parametrize("decoding", ["greedy", "sampled"])
 def test_the_texts_of_several_turns_are_those_without_a_shared_prefix(checkpoint, separately, decoding):
     model = player(checkpoint, decoding)
-    first = asked()
+    first = prompted_episodes()
     replies = [model.reply(first)]
     second = continued(first, replies[0])[1:]  # the first episode has ended
     replies.append(model.reply(second))
@@ -120,14 +120,14 @@ def test_the_texts_of_several_turns_are_those_without_a_shared_prefix(checkpoint
 
 @pytest.mark.parametrize("sessions", [1, 2, 3])
 def test_a_text_is_the_same_with_fewer_sessions_than_a_batch_holds(checkpoint, separately, sessions):
-    model, episodes = player(checkpoint, "sampled"), asked()
+    model, episodes = player(checkpoint, "sampled"), prompted_episodes()
     batches = [episodes[place : place + sessions] for place in range(0, len(episodes), sessions)]
     together = separately(checkpoint, [episodes], "sampled")[0]
     assert [text for batch in batches for text in model.reply(batch)] == together
 
 
 def test_a_batch_that_begins_otherwise_is_not_given_the_last_ones_beginning(checkpoint, separately):
-    model, batches = player(checkpoint), [asked(), asked([token + 1 for token in PREFIX])]
+    model, batches = player(checkpoint), [prompted_episodes(), prompted_episodes([token + 1 for token in PREFIX])]
     assert [model.reply(batch) for batch in batches] == separately(checkpoint, batches)
 
 
@@ -136,7 +136,13 @@ def test_what_all_have_in_common_is_computed_once(checkpoint, monkeypatch):
     computed: list[int] = []
     compute = model._prefix._compute
     monkeypatch.setattr(model._prefix, "_compute", lambda ids: (computed.append(len(ids)), compute(ids)))
-    for batch in (asked()[:2], asked()[2:4], asked()[:1], asked(), asked(PREFIX[:35])):
+    for batch in (
+        prompted_episodes()[:2],
+        prompted_episodes()[2:4],
+        prompted_episodes()[:1],
+        prompted_episodes(),
+        prompted_episodes(PREFIX[:35]),
+    ):
         model.reply(batch)
     assert computed == [len(PREFIX) + 1], "later batches have as much in common or less"
 
@@ -145,7 +151,7 @@ def test_a_row_keeps_only_what_follows_the_prefix(checkpoint, monkeypatch):
     model, caches = player(checkpoint), []
     make = model._prefix.cache
     monkeypatch.setattr(model._prefix, "cache", lambda *given: caches.append(make(*given)) or caches[-1])
-    model.reply(asked())
+    model.reply(prompted_episodes())
     longest = max(map(len, OWN))
     (cache,) = caches
     # the last prompt is all in common, but its last token is left to be computed
@@ -155,7 +161,7 @@ def test_a_row_keeps_only_what_follows_the_prefix(checkpoint, monkeypatch):
 
 def test_prompts_with_little_in_common_are_computed_each(checkpoint):
     model = player(checkpoint)
-    model.reply(asked(PREFIX[: shared_prefix.SHORTEST - 1]))
+    model.reply(prompted_episodes(PREFIX[: shared_prefix.SHORTEST - 1]))
     assert model._prefix._ids == []
 
 
@@ -166,7 +172,7 @@ def test_a_model_that_does_something_else_with_keys_gets_them_whole(checkpoint, 
             return keys.clone(), values.clone()
 
     monkeypatch.setattr(shared_prefix, "_Layer", Copied)
-    assert [player(checkpoint).reply(asked())] == separately(checkpoint, [asked()])
+    assert [player(checkpoint).reply(prompted_episodes())] == separately(checkpoint, [prompted_episodes()])
 
 
 @pytest.mark.parametrize(
@@ -180,8 +186,8 @@ def test_a_model_that_does_something_else_with_keys_gets_them_whole(checkpoint, 
 def test_a_model_whose_prefix_cannot_be_shared_answers_without(tmp_path, separately, config):
     written(tmp_path, **config)
     model = player(tmp_path)
-    assert model._prefix.cache([each.ids for each in asked()], TOKENS) is None
-    assert [model.reply(asked())] == separately(tmp_path, [asked()])
+    assert model._prefix.cache([each.ids for each in prompted_episodes()], TOKENS) is None
+    assert [model.reply(prompted_episodes())] == separately(tmp_path, [prompted_episodes()])
 
 
 def test_adapters_beside_the_weights_are_part_of_the_prefix(checkpoint):
@@ -194,9 +200,9 @@ def test_adapters_beside_the_weights_are_part_of_the_prefix(checkpoint):
         torch.manual_seed(1)
         model._model.add_adapter(LoraConfig(r=2, target_modules=["k_proj", "v_proj"], init_lora_weights=False))
         model._prefix._possible &= possible
-        texts.append(model.reply(asked()))
+        texts.append(model.reply(prompted_episodes()))
     assert texts[0] == texts[1]
-    assert texts[0] != player(checkpoint).reply(asked())
+    assert texts[0] != player(checkpoint).reply(prompted_episodes())
 
 
 def with_settings(to: Path, **settings: Any) -> Path:
@@ -219,13 +225,13 @@ def with_settings(to: Path, **settings: Any) -> Path:
 )
 def test_a_checkpoints_own_settings_reach_no_answer_as_in_grpo(tmp_path, checkpoint, setting: dict[str, Any]):
     named = with_settings(tmp_path, **setting)
-    assert player(named).reply(asked()) == player(checkpoint).reply(asked())
+    assert player(named).reply(prompted_episodes()) == player(checkpoint).reply(prompted_episodes())
     load_model(named).save_pretrained(tmp_path / "again")
     assert not set(setting) & set(json.loads((tmp_path / "again/generation_config.json").read_text()))
 
 
 def test_what_was_written_ends_with_its_end_and_counts_in_every_turn(checkpoint):
-    model, episodes = player(checkpoint), asked()
+    model, episodes = player(checkpoint), prompted_episodes()
     turns: list[Any] = [model.reply(episodes), model.reply(episodes)]
     (end,) = model._ends
     written_ids = turns[0]

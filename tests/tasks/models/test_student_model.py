@@ -71,9 +71,11 @@ def test_pretraining_lowers_the_loss_on_new_texts_and_the_same_seed_gives_the_sa
     for steps in (0, 60, 60):
         model = built_model(small.model_copy(update={"pretraining_steps": steps}), tokenizer, seed=3).eval()
         with torch.no_grad():
-            told = [torch.tensor([[-100] * known + ids[known:]]) for ids, known in texts]
-            asked = [torch.tensor([ids]) for ids, _ in texts]
-            losses.append(sum(model(input_ids=i, labels=t).loss.item() for i, t in zip(asked, told, strict=True)) / 20)
+            labels = [torch.tensor([[-100] * known + ids[known:]]) for ids, known in texts]
+            inputs = [torch.tensor([ids]) for ids, _ in texts]
+            losses.append(
+                sum(model(input_ids=i, labels=t).loss.item() for i, t in zip(inputs, labels, strict=True)) / 20
+            )
         weights.append(torch.cat([each.flatten() for each in model.parameters()]))
     assert losses[1] < losses[0] - 1.0
     assert torch.equal(weights[1], weights[2])

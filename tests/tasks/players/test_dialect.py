@@ -12,8 +12,8 @@ from apprentice.tasks.players.refusals import RefusedRequest
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 
-ASKED: list[dict[str, Any]] = [{"role": "user", "content": "asked"}, {"role": "assistant", "thought": 1, "mood": 2}]
-BODY: dict[str, Any] = {"messages": ASKED, "max_tokens": 9, "temperature": 1.0, "tool_choice": "required", "seed": 3}
+MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "asked"}, {"role": "assistant", "thought": 1, "mood": 2}]
+BODY: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 9, "temperature": 1.0, "tool_choice": "required", "seed": 3}
 STREAMED = {"stream": True, "stream_options": {}}
 
 
@@ -41,7 +41,7 @@ def left(*names: str, **more: Any) -> dict[str, Any]:
         ("tool_choice is unknown", "", left(tool_choice="auto"), (), left("tool_choice")),
         ("stream is not supported", "", BODY | STREAMED, (), BODY),
         ("only stream mode is supported", "", BODY, (), BODY | {"stream": True}),
-        ("unknown field thought", "", BODY, (), left(messages=[ASKED[0], {"role": "assistant", "mood": 2}])),
+        ("unknown field thought", "", BODY, (), left(messages=[MESSAGES[0], {"role": "assistant", "mood": 2}])),
         ("unknown field role", "", BODY, (), None),
         ("something else", "", BODY, (), None),
         ("strict is unknown", "", BODY, (), None),
@@ -50,27 +50,29 @@ def left(*names: str, **more: Any) -> dict[str, Any]:
 def test_a_part_that_is_refused_by_name_is_said_otherwise_and_no_other(
     text: str, param: str, body: Any, own: Any, now: Any
 ):
-    told = Dialect()
-    assert told.learns(refused(text, param), body, set(own)) is (now is not None)
-    assert told.applied(body) == (body if now is None else now)
-    assert len(told.changes) == (now is not None)
+    learner = Dialect()
+    assert learner.learns(refused(text, param), body, set(own)) is (now is not None)
+    assert learner.applied(body) == (body if now is None else now)
+    assert len(learner.changes) == (now is not None)
 
 
 def test_a_second_refusal_of_the_same_part_teaches_no_more_and_another_part_does(monkeypatch: pytest.MonkeyPatch):
     warned: list[str] = []
     monkeypatch.setattr(dialect.announce, "warn", warned.append)
-    told = Dialect()
-    assert told.learns(refused("max_tokens"), BODY, set())
-    assert not told.learns(refused("max_completion_tokens"), told.applied(BODY), set())
-    assert told.learns(refused("tool_choice"), told.applied(BODY), set())
-    assert told.learns(refused("tool_choice"), told.applied(BODY), set())
-    assert told.learns(refused("must use stream"), told.applied(BODY), set())
-    assert not told.learns(refused("stream is off"), told.applied(BODY), set()), "one of the two it must take"
-    assert told.learns(refused("thought, mood"), told.applied(BODY), set())
-    assert told.learns(refused("thought"), told.applied(BODY), set())
-    plain = [ASKED[0], {"role": "assistant"}]
-    assert told.applied(BODY) == left("max_tokens", "tool_choice", messages=plain, max_completion_tokens=9, stream=True)
-    assert list(told.changes) == ["limit", "tool_choice", "stream", "mood", "thought"]
+    learner = Dialect()
+    assert learner.learns(refused("max_tokens"), BODY, set())
+    assert not learner.learns(refused("max_completion_tokens"), learner.applied(BODY), set())
+    assert learner.learns(refused("tool_choice"), learner.applied(BODY), set())
+    assert learner.learns(refused("tool_choice"), learner.applied(BODY), set())
+    assert learner.learns(refused("must use stream"), learner.applied(BODY), set())
+    assert not learner.learns(refused("stream is off"), learner.applied(BODY), set()), "one of the two it must take"
+    assert learner.learns(refused("thought, mood"), learner.applied(BODY), set())
+    assert learner.learns(refused("thought"), learner.applied(BODY), set())
+    plain = [MESSAGES[0], {"role": "assistant"}]
+    assert learner.applied(BODY) == left(
+        "max_tokens", "tool_choice", messages=plain, max_completion_tokens=9, stream=True
+    )
+    assert list(learner.changes) == ["limit", "tool_choice", "stream", "mood", "thought"]
     assert [each.partition("From now on: ")[2] for each in warned] == [
         "max_completion_tokens in place of max_tokens.",
         "tool_choice auto in place of required.",
@@ -209,10 +211,10 @@ def test_the_key_is_that_of_the_variable_without_what_surrounds_it(
 
 
 def test_the_key_of_a_block_is_read_from_prefect(monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def load(name: str, **how: Any) -> Any:
-        asked.append((name, how))
+        calls.append((name, how))
         if name == "none":
             raise ValueError("no block")
         return SimpleNamespace(get=lambda: "of the block")
@@ -220,6 +222,6 @@ def test_the_key_of_a_block_is_read_from_prefect(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Secret, "load", load)
     with pytest.raises(Stop, match="The key in the Prefect Secret block mine holds a space"):
         read_key(TeacherSpec(model="toy", key_block="mine"))
-    assert asked == [("mine", {"_sync": True})]
+    assert calls == [("mine", {"_sync": True})]
     with pytest.raises(Stop, match="There is no Prefect Secret block named none"):
         read_key(TeacherSpec(model="toy", key_block="none"))

@@ -21,16 +21,16 @@ JSON, TEXT, STREAM = ({"content-type": kind} for kind in ("application/json", "t
 
 def answered(content: str, headers: dict[str, str]) -> Any:
     """What `whole_answer` makes of an answer."""
-    asked: list[Any] = []
+    requests: list[Any] = []
     client = endpoint_client("key", "http://there/v1", 1.0, 10)
 
     async def post(path: str, **given: Any) -> httpx2.Response:
-        asked.append((path, given["body"]))
+        requests.append((path, given["body"]))
         return httpx2.Response(200, headers=headers, text=content, request=httpx2.Request("POST", "http://there"))
 
     client.post = post  # type: ignore[assignment]
     found = asyncio.run(whole_answer(client, {"model": "toy"}))
-    assert asked == [("/chat/completions", {"model": "toy"})]
+    assert requests == [("/chat/completions", {"model": "toy"})]
     return found
 
 

@@ -56,8 +56,8 @@ def pool(chain_sum: EnvironmentSpec, server: EnvironmentServer) -> Iterator[Envi
 
 
 def rows_of(pool: EnvironmentPool, seeds: range) -> list[dict[str, Any]]:
-    asked = pool.map(lambda environment, seed: environment.ask(seed), seeds)
-    return sorted(({"seed": seed, "question": text} for seed, text in asked), key=lambda row: row["seed"])
+    questions = pool.map(lambda environment, seed: environment.ask(seed), seeds)
+    return sorted(({"seed": seed, "question": text} for seed, text in questions), key=lambda row: row["seed"])
 
 
 def call(name: str, arguments: dict[str, Any]) -> Message:
@@ -145,8 +145,8 @@ def test_inspect_and_our_own_evaluation_leave_the_same_records(
         rows = rows_of(pool, range(20))
         play_alone(pool, plays_of(rows, samples), Says(plays(task, 0.4)), PROTOCOLS["parity"], ours.append)
     with EnvironmentPool(task, server, 8) as pool:
-        examined = episodes_task(pool, task, rows, 64, 1.0, samples)
-        log, records = run_inspect(examined, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
+        episodes_in_inspect = episodes_task(pool, task, rows, 64, 1.0, samples)
+        log, records = run_inspect(episodes_in_inspect, "mockllm/model", tmp_path, model_args=mock(plays(task, 0.4)))
     assert records == sorted(ours, key=lambda record: record.place)
     counted = rates(ours, PROTOCOLS["parity"])
     assert (counted["broken"], counted["unfinished"]) == (0, 0)
@@ -246,10 +246,10 @@ def test_an_environment_that_is_lost_in_an_episode_is_no_score_of_zero(
 def test_inspect_buys_no_turn_while_the_environment_is_away(
     chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path
 ):
-    asked: list[Message] = []
+    messages_sent: list[Message] = []
 
     def wrong(messages: list[Message]) -> Message:
-        asked.append(messages[-1])
+        messages_sent.append(messages[-1])
         pool.breaker.stop()
         return call("guess", {"number": -1})
 
@@ -257,7 +257,7 @@ def test_inspect_buys_no_turn_while_the_environment_is_away(
         task = episodes_task(pool, chain_sum, GUESSES[:1], 64, 0.0)
         with pytest.raises(Stop, match="did not finish"):
             run_inspect(task, "mockllm/model", tmp_path, model_args=mock(wrong))
-    assert len(asked) == 1
+    assert len(messages_sent) == 1
 
 
 def test_a_question_that_is_not_the_one_written_down_stops_the_examination(

@@ -189,19 +189,19 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
 
     def episode(seed: int, sample: int) -> Episode:
-        begun = Episode(Player(Guess(Settings(dataset="chain_sum"))), seed)
-        begun.sample = sample
-        return begun
+        started = Episode(Player(Guess(Settings(dataset="chain_sum"))), seed)
+        started.sample = sample
+        return started
 
-    asked = [(1, 0), (1, 1), (2, 0), (3, 0)]
-    one_batch, alone = ([episode(*each) for each in asked] for _ in range(2))
+    seeds_and_samples = [(1, 0), (1, 1), (2, 0), (3, 0)]
+    one_batch, alone = ([episode(*each) for each in seeds_and_samples] for _ in range(2))
     together = model.reply(one_batch)
     exclusive = [model.reply([each])[0] for each in reversed(alone)]
     assert together == exclusive[::-1]
     tokens = [(each.prompt_tokens, each.completion_tokens) for each in one_batch]
     assert tokens == [(each.prompt_tokens, each.completion_tokens) for each in alone], "padding is not counted"
     assert all(read > 10 and 1 <= wrote <= 8 for read, wrote in tokens)
-    assert len({str(message) for message in together}) == len(asked), "samples differ, also of one question"
+    assert len({str(message) for message in together}) == len(seeds_and_samples), "samples differ, also of one question"
 
 
 def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_position(chain_sum, tmp_path):
@@ -249,7 +249,7 @@ class Named:
         self.seed = seed
 
 
-class Asked(Guess):
+class TutorialGuess(Guess):
     """Takes a text as the answer, and keeps it."""
 
     given = ""
@@ -281,7 +281,7 @@ def test_the_tutorial_submits_the_digits_that_its_regular_expression_finds(
     text: str, given: str, found: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(base, "tool_names", lambda kind: ["answer"])
-    tutorial, environment = PROTOCOLS["tutorial"], Asked(Settings(dataset="chain_sum"))
+    tutorial, environment = PROTOCOLS["tutorial"], TutorialGuess(Settings(dataset="chain_sum"))
     episode = tutorial.begin(Player(environment), 3)
     assert episode.tools == []
     episode.step({"role": "assistant", "content": text})
@@ -314,10 +314,10 @@ def test_the_tutorial_prompts_without_tools_and_reads_text_without_special_token
 
 
 def test_an_endpoint_answers_each_episode_under_its_seed_and_its_tokens_are_counted():
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def say(messages: Any, tools: Any, spent: Any, choice: str, seed: int) -> dict[str, Any]:
-        asked.append((messages, tools, choice, seed, spent.raw))
+        requests.append((messages, tools, choice, seed, spent.raw))
         spent.prompt_tokens, spent.completion_tokens = 5, 7
         return {"content": f"answer {seed}"}
 
@@ -327,5 +327,5 @@ def test_an_endpoint_answers_each_episode_under_its_seed_and_its_tokens_are_coun
     ]
     player: Any = Endpoint(SimpleNamespace(say=say))  # type: ignore[arg-type]
     assert [each["content"] for each in player.reply(episodes)] == ["answer 1", "answer 2"]
-    assert asked == [([n], ["t"], "auto", n, {n: {}}) for n in (1, 2)]
+    assert requests == [([n], ["t"], "auto", n, {n: {}}) for n in (1, 2)]
     assert [(each.prompt_tokens, each.completion_tokens) for each in episodes] == [(15, 27)] * 2

@@ -20,10 +20,10 @@ class Answers:
 
     def __init__(self, error: Exception | None = None):
         self.error = error
-        self.asked: list[Any] = []
+        self.questions: list[Any] = []
 
     def say(self, messages: list[dict[str, Any]], *_: Any) -> None:
-        self.asked.append(messages[1]["content"])
+        self.questions.append(messages[1]["content"])
         if self.error:
             raise self.error
 
@@ -56,11 +56,11 @@ def test_at_the_end_a_question_that_was_answered_before_decides(journal: Journal
         ):
             refused.settle(teacher)  # type: ignore[arg-type]
         assert journal.done() == {1}
-    assert teacher.asked == ["1?"]
+    assert teacher.questions == ["1?"]
 
 
 def test_a_filters_refusal_is_final_without_asking_again(journal: Journal):
     refused, teacher = RefusedEpisodes(journal), Answers()
     refused.hold(2, record(2), is_understood=True)
     refused.settle(teacher)  # type: ignore[arg-type]
-    assert (journal.done(), teacher.asked) == ({2}, [])
+    assert (journal.done(), teacher.questions) == ({2}, [])

@@ -254,10 +254,10 @@ def test_a_verbose_run_is_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch
 def test_a_stage_that_runs_is_a_bar_on_a_terminal_and_a_line_in_a_log(
     bars: bool, shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ):
-    begun: list[Any] = []
-    drawn = SimpleNamespace(shown=bars, bar=lambda *given: nullcontext(begun.append(given)))
+    bars_drawn: list[Any] = []
+    drawn = SimpleNamespace(shown=bars, bar=lambda *given: nullcontext(bars_drawn.append(given)))
     monkeypatch.setattr(announce, "_bars", drawn)
     with announce.stage_running("SFT [x]"):
         pass
-    assert begun == ([("[bold]▶ SFT \\[x]", None, 0)] if bars else [])
+    assert bars_drawn == ([("[bold]▶ SFT \\[x]", None, 0)] if bars else [])
     assert shown.getvalue() == ("" if bars else "▶ SFT [x]\n")

@@ -66,11 +66,11 @@ def test_a_failure_that_was_put_into_words_is_known_by_its_cause():
 def tried(work: RunContext, *errors: Exception) -> int:
     """How often a stage is begun that meets these errors one after another; then it works."""
     met = list(errors)
-    begun: list[None] = []
+    starts: list[None] = []
 
     @stage(produces=Questions, version=1, title="unsteady")
     def unsteady(context: StageContext, which: str) -> dict[str, int]:
-        begun.append(None)
+        starts.append(None)
         if met:
             raise met.pop(0)
         return {"collect": 0, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
@@ -83,7 +83,7 @@ def tried(work: RunContext, *errors: Exception) -> int:
 
     with suppress(*(type(error) for error in errors)):
         one()
-    return len(begun)
+    return len(starts)
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.reporting import lease
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 from apprentice.tasks.reporting.lease import Lease, held
-from tests.tasks.examined import episode
+from tests.tasks.evaluations import episode
 
 STALE = 0.4
 COUNTS = {"collect": 0, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}

@@ -110,8 +110,8 @@ def as_user(number: int, mask: int, do: Callable[[], Any]) -> str:
         os.write(writing, said.encode()[:60_000])
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read()
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
     os.waitpid(child, 0)
     return said
 

@@ -89,8 +89,8 @@ def test_a_model_has_a_bar_as_long_as_its_accuracy_the_first_one_on_top(drawn: D
 @pytest.mark.parametrize(("kinds", "turned"), [(4, 0.0), (5, 30.0)])
 def test_each_kind_of_question_has_a_bar_for_each_model(drawn: Drawn, tmp_path: Path, kinds: int, turned: float):
     rows = [
-        {"trait": trait, "kind": kind, "models": {name: {"accuracy": 0.5, "ci": [0.4, 0.7]} for name in TITLES}}
-        for trait, most in (("words", kinds), ("depth", 2))
+        {"trait": slice_name, "kind": kind, "models": {name: {"accuracy": 0.5, "ci": [0.4, 0.7]} for name in TITLES}}
+        for slice_name, most in (("words", kinds), ("depth", 2))
         for kind in range(most)
     ]
     pictures.rates_by_kind(rows, TITLES, tmp_path / "kinds.png")
@@ -130,10 +130,10 @@ def test_a_curriculum_has_a_row_for_each_kind(drawn: Drawn, tmp_path: Path):
         for kind, share in (("a", 0.2), ("b", 0.3))
     }
     pictures.kinds(over_time, tmp_path / "kinds.png")
-    asked, rate = drawn.panels
-    assert [text.get_text() for text in asked.get_yticklabels()] == ["a", "b"]
+    share_panel, rate = drawn.panels
+    assert [text.get_text() for text in share_panel.get_yticklabels()] == ["a", "b"]
     assert [text.get_text() for text in rate.get_yticklabels() if text.get_text()] == []
-    (shares,), (rates,) = asked.images, rate.images
+    (shares,), (rates,) = share_panel.images, rate.images
     assert shares.get_array().tolist() == [[0.2, 0.2], [0.3, 0.3]]
     assert rates.get_array().tolist() == [[0.0, 0.5]] * 2
     assert (shares.get_clim(), rates.get_clim()) == ((0.0, 0.3), (0.0, 1.0))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apprentice.tasks.analysis.kinds import ASKED, RATE
+from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 from apprentice.tasks.rollouts.sampling import ByRewards, Curriculum, InOrder, refilling
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
@@ -108,8 +108,8 @@ def test_each_kind_is_asked_in_its_order_and_again_from_its_first_question():
 
 
 def test_the_same_seed_asks_the_same_and_another_one_other_questions():
-    asked = [[step(asks) for _ in range(3)] for asks in (curriculum(), curriculum(), curriculum(seed=1))]
-    assert asked[0] == asked[1] != asked[2]
+    rounds = [[step(asks) for _ in range(3)] for asks in (curriculum(), curriculum(), curriculum(seed=1))]
+    assert rounds[0] == rounds[1] != rounds[2]
 
 
 def test_a_restored_state_goes_on_as_the_one_that_was_saved_and_a_step_that_failed_is_asked_again():
@@ -146,7 +146,7 @@ def test_the_metrics_say_what_a_step_asked_and_the_rate_of_each_kind_after_it():
     asks.learn(TRAINER, tensor([[1.0, 0.0, 0.0, None]] * 6))
     asks.take(TRAINER, 0, 3)
     metrics = asks.learn(TRAINER, tensor([[1.0, 1.0, 1.0, None]] * 3))
-    assert {kind: metrics[ASKED + kind] for kind in KINDS} == dict.fromkeys(KINDS, 1.0)
+    assert {kind: metrics[QUESTIONS + kind] for kind in KINDS} == dict.fromkeys(KINDS, 1.0)
     right, wrong = 1 + 2 * 1 / 2 + 3, 1 + 2 * 2 / 2
     assert {kind: metrics[RATE + kind] for kind in KINDS} == pytest.approx(
         dict.fromkeys(KINDS, right / (right + wrong))
@@ -174,10 +174,10 @@ def test_a_step_asks_its_first_and_its_further_questions_from_the_curriculum():
     assert [row["seed"] for row in first[::GROUP]] == [row["seed"] for row in first[GROUP - 1 :: GROUP]]
     dead: list[list[float | None]] = [[1.0] * GROUP] * 4
     further = policy.further(trainer, tensor(dead))
-    asked = {row["seed"] for row in first + further}
-    assert len(asked) == 8
+    seeds = {row["seed"] for row in first + further}
+    assert len(seeds) == 8
     found = policy.finished(trainer, tensor(dead * 2))
-    assert found["refill/questions"] == 8.0 == sum(found[ASKED + kind] for kind in KINDS)
+    assert found["refill/questions"] == 8.0 == sum(found[QUESTIONS + kind] for kind in KINDS)
 
 
 def test_without_a_curriculum_the_trainer_and_the_key_are_as_they_were():

@@ -95,7 +95,7 @@ def test_tensor_parallelism_needs_as_many_processes(vllm):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "arguments"),
     [
         (GenerationSpec(), {"use_vllm": False, "use_transformers_continuous_batching": False}),
         (
@@ -130,11 +130,11 @@ def test_tensor_parallelism_needs_as_many_processes(vllm):
         ),
     ],
 )
-def test_trl_is_told_under_its_own_names(spec: GenerationSpec, told: dict[str, Any], tmp_path: Path):
+def test_trl_is_told_under_its_own_names(spec: GenerationSpec, arguments: dict[str, Any], tmp_path: Path):
     from trl.trainer.grpo_config import GRPOConfig
 
     config = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **generation_arguments(spec))
-    assert {name: getattr(config, name) for name in told} == told
+    assert {name: getattr(config, name) for name in arguments} == arguments
 
 
 @pytest.mark.parametrize(

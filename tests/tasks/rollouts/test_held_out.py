@@ -87,11 +87,11 @@ def rows(*questions: str) -> list[dict[str, Any]]:
 
 def test_what_is_held_out_is_distinct_new_to_the_model_and_not_trained_on(tmp_path: Path):
     (tmp_path / LEARNED).write_text('{"stage": "sft", "seed": 9, "question": "F"}\n')
-    asked = rows("a", "b", "c", "d", "E", "e ", "f")
-    train, held = split(asked, 2, tmp_path)
+    questions = rows("a", "b", "c", "d", "E", "e ", "f")
+    train, held = split(questions, 2, tmp_path)
     assert [row["question"] for row in held] == ["d", "e "]
     assert [row["question"] for row in train] == ["a", "b", "c", "f"]
-    assert split(asked, 0, tmp_path) == (asked, [])
+    assert split(questions, 0, tmp_path) == (questions, [])
 
 
 def test_too_few_questions_to_hold_some_out_are_told(tmp_path: Path):

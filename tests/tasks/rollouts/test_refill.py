@@ -44,13 +44,13 @@ def rewards(*groups: Sequence[float | None]) -> Any:
     return torch.tensor([[float("nan") if reward is None else reward] for group in groups for reward in group])
 
 
-def seeds(asked: list[dict[str, Any]]) -> list[int]:
-    assert [row["seed"] for row in asked[::GROUP]] == [row["seed"] for row in asked[1::GROUP]]
-    return [row["seed"] for row in asked[::GROUP]]
+def seeds(question_rows: list[dict[str, Any]]) -> list[int]:
+    assert [row["seed"] for row in question_rows[::GROUP]] == [row["seed"] for row in question_rows[1::GROUP]]
+    return [row["seed"] for row in question_rows[::GROUP]]
 
 
 @pytest.mark.parametrize(
-    ("groups", "asked"),
+    ("groups", "expected"),
     [
         ([LIVE, LIVE, LIVE, LIVE], []),
         ([LIVE, LIVE, LIVE, DEAD], [4, 5]),  # one is missing, and three in four are live
@@ -62,8 +62,8 @@ def seeds(asked: list[dict[str, Any]]) -> list[int]:
         ([DEAD] * 12, []),
     ],
 )
-def test_as_many_are_asked_as_should_do_and_no_more_than_the_bound(groups, asked):
-    assert seeds(policy_of().further(trainer(), rewards(*groups))) == asked
+def test_as_many_are_asked_as_should_do_and_no_more_than_the_bound(groups, expected):
+    assert seeds(policy_of().further(trainer(), rewards(*groups))) == expected
 
 
 @pytest.mark.parametrize("lost", [LOST, HALF_LOST])
@@ -112,13 +112,13 @@ def test_without_oversampling_the_trainer_is_as_it_was_and_so_is_the_key():
 
 
 @pytest.mark.parametrize(
-    ("processes", "oversample", "asked"), [(1, 1.3, 5), (1, 1.1, 4), (4, 1.5, 24), (4, 1.1, 16), (1, 2.0, 8)]
+    ("processes", "oversample", "most"), [(1, 1.3, 5), (1, 1.1, 4), (4, 1.5, 24), (4, 1.1, 16), (1, 2.0, 8)]
 )
-def test_the_bound_is_in_whole_questions_whose_rollouts_the_processes_share_equally(processes, oversample, asked):
-    if asked == 4 * processes:
+def test_the_bound_is_in_whole_questions_whose_rollouts_the_processes_share_equally(processes, oversample, most):
+    if most == 4 * processes:
         with pytest.raises(ValidationError, match=r"leaves no room for a further question .* set it to 1"):
             spec(oversample=oversample, processes=processes)
     else:
         made = spec(oversample=oversample, processes=processes)
-        assert made.questions_a_step == asked
-        assert asked * GROUP % processes == 0
+        assert made.questions_a_step == most
+        assert most * GROUP % processes == 0

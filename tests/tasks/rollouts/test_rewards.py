@@ -69,7 +69,7 @@ class Ended(LiveRollouts):
         self.players = environments
 
 
-def told(folder: Path, instance: Player, environments: list[Player], **settings: Any) -> dict:
+def rewards_by_stream(folder: Path, instance: Player, environments: list[Player], **settings: Any) -> dict:
     """What GRPO is told, by the name of the metric."""
     spec = GrpoSpec(**settings)
     first = EnvironmentReward(
@@ -80,28 +80,28 @@ def told(folder: Path, instance: Player, environments: list[Player], **settings:
 
 
 def test_each_stream_of_an_environment_is_a_function_of_its_own(tmp_path: Path):
-    rewards = told(tmp_path, ended(0.0), [ended(1.0), ended(0.0)])
+    rewards = rewards_by_stream(tmp_path, ended(0.0), [ended(1.0), ended(0.0)])
     assert rewards == {"won": [1.0, 0.0], "tidy": [0.25, 0.25]}
 
 
 def test_what_infrastructure_lost_is_none_in_every_stream(tmp_path: Path):
-    rewards = told(tmp_path, ended(0.0), [ended(None), ended(1.0)])
+    rewards = rewards_by_stream(tmp_path, ended(0.0), [ended(None), ended(1.0)])
     assert rewards == {"won": [None, 1.0], "tidy": [None, 0.25]}
 
 
 def test_exact_rewards_round_the_first_stream_only(tmp_path: Path):
-    rewards = told(tmp_path, ended(0.0), [ended(0.7)], reward="exact")
+    rewards = rewards_by_stream(tmp_path, ended(0.0), [ended(0.7)], reward="exact")
     assert rewards == {"won": [0.0], "tidy": [0.25]}
 
 
 def test_in_a_mixture_a_stream_rewards_only_its_own_environment(tmp_path: Path):
     mixed = [ended(1.0, "game"), plain(0.5, "sum"), plain(None, "sum")]
-    rewards = told(tmp_path, mixture(), mixed)
+    rewards = rewards_by_stream(tmp_path, mixture(), mixed)
     assert rewards == {"game.won": [1.0, None, None], "game.tidy": [0.25, None, None], "sum": [None, 0.5, None]}
 
 
 def test_an_environment_without_streams_has_the_metric_environment_reward(tmp_path: Path):
-    assert told(tmp_path, plain(0.0), [plain(0.5)]) == {"environment_reward": [0.5]}
+    assert rewards_by_stream(tmp_path, plain(0.0), [plain(0.5)]) == {"environment_reward": [0.5]}
 
 
 @pytest.mark.parametrize(

@@ -132,14 +132,14 @@ def test_the_shared_question_of_a_group_makes_server_mode_safe(way, turns, by_se
             out: Any = trainer._generate_and_score_completions(batch)
         rewards = [environment.reward for environment in rollouts.players]
 
-    asked = [row.get("question") or row["prompt"][-1]["question"] for row in batch]
+    texts = [row.get("question") or row["prompt"][-1]["question"] for row in batch]
     assert len(batch) == rollouts_needed
-    assert asked[::GROUP] == asked[1::GROUP], "a group has one question"
-    first, later = vllm.asked[0], vllm.asked[1:]
+    assert texts[::GROUP] == texts[1::GROUP], "a group has one question"
+    first, later = vllm.requests[0], vllm.requests[1:]
     assert (len(first["prompt"]), first["n"]) == (rollouts_needed // GROUP, GROUP)
     assert all(request["n"] == 1 for request in later), "after the first turn each rollout has a context of its own"
     assert bool(later) == (turns == "several")
-    for n, question in enumerate(asked):
+    for n, question in enumerate(texts):
         prompt = out["prompt_ids"][n][out["prompt_mask"][n].bool()].tolist()
         assert prompt == first["prompt"][n // GROUP]
         assert question in tokenizer.decode(prompt)

@@ -135,7 +135,15 @@ FIELDS = [(spec, name) for spec in every_spec() for name in spec.model_fields]
 
 def test_the_walk_finds_the_settings_of_every_stage():
     names = {spec.__name__ for spec in every_spec()}
-    assert {"SftSpec", "GrpoSpec", "EvaluateSpec", "TeacherSpec", "GateSpec", "StudentSpec", "GuardSpec"} <= names
+    assert {
+        "SftSpec",
+        "GrpoSpec",
+        "EvaluateSpec",
+        "TeacherSpec",
+        "GateSpec",
+        "StudentSpec",
+        "RegressionSpec",
+    } <= names
     assert len(FIELDS) > 150
     assert OUT_OF_THE_KEY.keys() <= names
 

@@ -97,9 +97,9 @@ def test_the_first_the_last_and_every_so_many_logs_leave_a_group_and_none_is_kep
 @pytest.mark.parametrize("way", ROLLOUT_MODES)
 def test_what_is_held_out_is_asked_and_not_learned_from(kept, way: str):
     context = kept(way, "whole")
-    asked = dict(TrainedQuestions(context.scratch / "asked.jsonl").items())
-    assert asked
-    assert not set(asked) & set(HELD)
+    trained_questions = dict(TrainedQuestions(context.scratch / "asked.jsonl").items())
+    assert trained_questions
+    assert not set(trained_questions) & set(HELD)
     assert not {row["seed"] for row in read_completions(context.out)} & set(HELD)
 
 

@@ -85,8 +85,8 @@ def test_an_untrained_student_is_predicted_to_write_as_many_tokens_as_it_may(stu
             return float(run.keywords["tokens"])
 
     for most, expected in ((40, [4.0, 40.0]), (2, [2.0, 2.0])):
-        asked = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=most)
-        found = forecast.of_stages(Counting(*student), {}, asked)
+        evaluation = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=most)
+        found = forecast.of_stages(Counting(*student), {}, evaluation)
         assert [each.seconds for each in found.values()] == expected
 
 
@@ -182,16 +182,16 @@ def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
 ):
     took = {1: 9.0, 5: 8.0}
     monkeypatch.setattr(forecast, "_best", lambda run, model: took[model.config.num_hidden_layers])
-    asked = EvaluateSpec(batch_size=4)
+    evaluation = EvaluateSpec(batch_size=4)
     with pytest.raises(RuntimeError, match="5 layers took less than 1"):
-        of_answers(asked, 4, tiny, tokens=3)
+        of_answers(evaluation, 4, tiny, tokens=3)
     took |= {1: 1.0, 5: 5.0}
-    assert of_answers(asked, 4, tiny, tokens=3).seconds == 8.0
+    assert of_answers(evaluation, 4, tiny, tokens=3).seconds == 8.0
 
 
 def test_the_sentence_has_time_in_its_units_and_memory():
     found = {"SFT": Forecast(200.0, 4.96e9), "GRPO": Forecast(7200.0, 6e9), "10 answers": Forecast(42.4)}
     assert (
-        forecast.told(found)
+        forecast.summary(found)
         == "Predicted for this machine: SFT about 3 min and 5.0 GB, GRPO about 2.0 h and 6.0 GB, 10 answers about 42 s."
     )

@@ -42,13 +42,13 @@ def login(verify, timeout):
     if os.environ.get("WANDB_API_KEY") != "right":
         raise Error("Failed to authenticate: 401")
 
-run, begun = None, []
+run, runs = None, []
 
 def init(**given):
     global run
     assert run is None, "one run was still open"
     run = Run(given)
-    begun.append(run)
+    runs.append(run)
     return run
 
 class Run:
@@ -76,10 +76,10 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class ToyTrainer:
     """A trainer that logs two steps to the run that is open, as transformers does, and to one of its own without."""
 
-    def __init__(self, told: dict[str, Any]):
+    def __init__(self, settings: dict[str, Any]):
         import torch
 
-        self.args = SimpleNamespace(**told)
+        self.args = SimpleNamespace(**settings)
         self.model = torch.nn.Linear(1, 1)
 
     def is_world_process_zero(self) -> bool:
@@ -125,9 +125,9 @@ def test_a_key_that_would_be_asked_for_in_mid_run_is_asked_for_before(monkeypatc
 def test_the_trainer_is_told_who_and_every_project_bears_the_recipe_s_name(work: RunContext, tmp_path: Path):
     sent = RunContext(work.store, work.servers, report_to=["wandb", "mlflow"])
     context = StageContext(sent, "0123456789" * 2, tmp_path / "out", tmp_path / "scratch")
-    told = arguments(context, SftSpec(), 3)
-    assert told["report_to"] == ["wandb", "mlflow"]
-    assert told["run_name"] == "sft toy seed 3 01234567"
+    reported = arguments(context, SftSpec(), 3)
+    assert reported["report_to"] == ["wandb", "mlflow"]
+    assert reported["run_name"] == "sft toy seed 3 01234567"
     assert (os.environ["WANDB_PROJECT"], os.environ["MLFLOW_EXPERIMENT_NAME"]) == ("toy", "toy")
     assert report_to([], "toy") == ["none"]
 
@@ -140,7 +140,7 @@ def test_every_training_of_a_process_has_a_run_of_its_own_in_the_group_of_its_re
         run = RunContext(work.store, work.servers, report_to=["wandb"], recipe={"name": recipe})
         context = StageContext(run, key * 20, tmp_path / "out", tmp_path / f"sft-{key}")
         train(context, "SFT steps", ToyTrainer(arguments(context, SftSpec(warmup_steps=0), 3)), 2)
-        return sys.modules["wandb"].begun[-1]
+        return sys.modules["wandb"].runs[-1]
 
     first, second, other = trained("a", "0"), trained("a", "1"), trained("b", "2")
     assert (first.steps, second.steps) == ([1, 2], [1, 2])
@@ -180,10 +180,10 @@ def test_a_login_that_does_not_work_is_found_before_a_run(
 
 MLFLOW = """
 import os
-asked = []
+requests = []
 
 def set_experiment(name):
-    asked.append((name, os.environ.get("MLFLOW_RUN_ID"), os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]))
+    requests.append((name, os.environ.get("MLFLOW_RUN_ID"), os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]))
     where = os.environ.get("MLFLOW_TRACKING_URI", "")
     if "9" in where:
         raise OSError(f"API request to {where}/api failed")
@@ -227,6 +227,6 @@ def test_an_experiment_that_cannot_be_opened_is_found_before_a_run(
         assert "secret" not in str(stop.value)
     else:
         check_reporters(["mlflow"], "toy")
-        assert sys.modules["mlflow"].asked == [("toy", None, "1")]
+        assert sys.modules["mlflow"].requests == [("toy", None, "1")]
         assert ("MLFLOW_RUN_ID is ignored" in capfd.readouterr().out) == ("MLFLOW_RUN_ID" in shell)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ

@@ -48,9 +48,9 @@ def test_a_training_whose_space_is_out_of_reach_goes_on_and_keeps_its_curves_in_
 def test_the_space_is_told_to_the_trainer_and_no_training_leaves_a_second_one(work: RunContext):
     assert trackio_arguments(work)["trackio_space_id"] is None
     there = RunContext(work.store, work.servers, trackio=SPACE)
-    told = trackio_arguments(there)
-    assert (told["trackio_space_id"], told["trackio_static_space_id"]) == ("tester/curves", False)
-    assert told["hub_private_repo"]
+    arguments = trackio_arguments(there)
+    assert (arguments["trackio_space_id"], arguments["trackio_static_space_id"]) == ("tester/curves", False)
+    assert arguments["hub_private_repo"]
 
 
 @pytest.mark.parametrize("name", ["toy", "chain-sum-qwen3-0.6b", "a_b c", "..."])

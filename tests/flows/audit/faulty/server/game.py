@@ -30,13 +30,13 @@ class Heard(Observation):
     solution: str | None = None
 
 
-class Told(State):
+class SecretState(State):
     """The state."""
 
     text: str = ""
 
 
-class FaultyEnvironment(Environment[Said, Heard, Told]):
+class FaultyEnvironment(Environment[Said, Heard, SecretState]):
     """One text an episode, two tries."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -123,5 +123,5 @@ class FaultyEnvironment(Environment[Said, Heard, Told]):
         return right if is_right else wrong
 
     @property
-    def state(self) -> Told:
-        return Told(text=self.answer if self.fault == "state" else "")
+    def state(self) -> SecretState:
+        return SecretState(text=self.answer if self.fault == "state" else "")

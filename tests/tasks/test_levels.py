@@ -26,7 +26,7 @@ def words(shortest: int, longest: int) -> EnvironmentSpec:
     return EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": config})
 
 
-def asked(task: EnvironmentSpec, seeds: range) -> list[str]:
+def question_texts(task: EnvironmentSpec, seeds: range) -> list[str]:
     return [datasets.entry(task.settings["dataset"], task.settings["config"], seed)[1]["question"] for seed in seeds]
 
 
@@ -48,10 +48,10 @@ def used(rows: list[dict[str, Any]]) -> list[str]:
 
 def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(context: StageContext):
     """By its text: under other settings, another seed, in another case."""
-    own = asked(words(3, 4), WINDOW.seeds())
+    own = question_texts(words(3, 4), WINDOW.seeds())
     held_out = published(context, "k1", [("evaluate", own[0].upper(), True), ("evaluate", own[1], False)])
-    guard = published(context, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
-    counts = rung_questions.body(context, words(3, 4), WINDOW, {"held_out": held_out, "guard": guard})
+    regression_set = published(context, "k2", [("evaluate", f" {own[2]} ", True), ("collect", own[3], True)])
+    counts = rung_questions.body(context, words(3, 4), WINDOW, {"held_out": held_out, "guard": regression_set})
     rows = read_questions(context.out, "grpo")
     kept_out = {same_text(text) for text in (own[0], own[2])}
     assert [row["seed"] for row in rows] == list(WINDOW.seeds())
@@ -61,7 +61,7 @@ def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(context: StageCon
 
 
 def test_a_rung_of_which_the_examinations_ask_most_is_refused(context: StageContext):
-    own = asked(words(3, 3), WINDOW.seeds())
+    own = question_texts(words(3, 3), WINDOW.seeds())
     held_out = published(context, "k1", [("evaluate", text, True) for text in own[:40]])
     with pytest.raises(Stop, match=r"A level of grpo\.auto_difficulty is too small(?s:.)*'max_word_len': 3"):
         rung_questions.body(context, words(3, 3), WINDOW, {"held_out": held_out})
@@ -83,16 +83,16 @@ def test_a_probe_plays_the_first_questions_that_grpo_would_train_on_each_once(co
 
 def test_a_student_that_was_built_for_short_words_reads_longer_ones_in_the_same_frame():
     """Law 1 on every rung: no token of the frame is another one, and each letter is still one token."""
-    recipe, rung = words(3, 5), words(6, 9)
-    tokenizer = build_tokenizer(recipe, asked(recipe, range(60)))
+    recipe, level = words(3, 5), words(6, 9)
+    tokenizer = build_tokenizer(recipe, question_texts(recipe, range(60)))
 
     def ids(task: EnvironmentSpec, question: str) -> list[int]:
         instance = task.make()
         return prompt_ids(tokenizer, prompt(instance, question), instance.schemas)
 
     frames = set()
-    for task in (recipe, rung):
-        for question in asked(task, range(30)):
+    for task in (recipe, level):
+        for question in question_texts(task, range(30)):
             word = question.split()[-1]
             rendered = ids(task, question)
             letters = tokenizer.convert_tokens_to_ids(list(word))
