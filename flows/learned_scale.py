@@ -1,20 +1,16 @@
 """Learns from the teacher's episodes which reward counts as right, where neither recipe nor server say it.
 
-In: a recipe whose environment is known by its server only, the teacher's rollouts. Out: the recipe with
-`environment.settings.scale`. The rollouts are collected as they are, so nothing is bought twice; the episodes are
-scored again under the scale.
+In: an environment that is known by its server only, the teacher's rollouts. Out: the environment with its `scale`. The
+rollouts are collected as they are, so nothing is bought twice; the episodes are scored again under the scale.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import quantiles
 
-from apprentice.envs.catalog import environment_class
+from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment
 from apprentice.envs.reward import ROUNDING, is_right
-from apprentice.flows.beginning import question_set
-from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.collect import collect
-from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.reporting import announce
 
@@ -26,27 +22,25 @@ PROBABLY_RIGHT = 0.5
 """Where all episodes earn the same, the least of it that is taken for the highest reward."""
 
 
-def with_learned_scale(run: RunContext, recipe: Recipe) -> Recipe:
-    """Return the recipe with the scale of its environment's rewards, if it has to be learned. Raises Stop."""
-    spec = recipe.environment
-    known = environment_class(spec.name)
-    if not issubclass(known, DiscoveredEnvironment) or {"scale", "reward_range"} & spec.settings.keys():
-        return recipe
-    if not recipe.buys or recipe.teacher is None or recipe.chooses_seeds:
-        return recipe
-    question_set(run, recipe)  # whether the task can be used at all is found out before anything is bought
-    rollouts = collect(run, recipe.collect.by_teacher(), recipe.teacher, spec, recipe.seed_windows().collect)
-    rows = read_rows(run.store.fetch(rollouts) / "rollouts.jsonl")
+def has_unknown_scale(spec: EnvironmentSpec) -> bool:
+    """Return whether nothing says which rewards of an environment are wrong and right."""
+    is_known = {"scale", "reward_range"} & spec.settings.keys()
+    return not is_known and issubclass(environment_class(spec.name), DiscoveredEnvironment)
+
+
+def with_learned_scale(spec: EnvironmentSpec, rollouts: Path) -> EnvironmentSpec:
+    """Return the environment under the scale that the rollouts of a folder show; as it is if they show none."""
+    rows = read_rows(rollouts / "rollouts.jsonl")
     rewards = [row["reward"] for row in rows if row["reward"] is not None and not row["failed_at"]]
     if (scale := scale_of(rewards, spec.questions == 1)) is None:
-        return recipe
+        return spec
     low, high = scale
     reached = sum(reward >= high - ROUNDING for reward in rewards)
     announce.say(
         f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts as "
-        f"right: {reached} of {len(rewards)} episodes have it. To choose otherwise: environment.scale: [{low:g}, {high:g}]."
+        f"right, as {reached} of {len(rewards)} episodes have it. To choose: environment.scale: [{low:g}, {high:g}]."
     )
-    return recipe.model_copy(update={"environment": spec.with_settings(spec.settings | {"scale": [low, high]})})
+    return spec.with_settings(spec.settings | {"scale": [low, high]})
 
 
 def scale_of(rewards: Sequence[float], is_one_task: bool = False) -> tuple[float, float] | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.beginning import initial_checkpoint, question_set
-from apprentice.flows.lessons import lessons_of
+from apprentice.flows.learned_scale import has_unknown_scale, with_learned_scale
+from apprentice.flows.lessons import lessons_of, rollouts_of
 from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
@@ -48,6 +49,16 @@ class Pipeline:
     def questions(self) -> Questions:
         """The questions of the run, for collection, training and evaluation."""
         return question_set(self.run, self.recipe)
+
+    def learn_scale(self) -> None:
+        """Learn from the teacher's rollouts which reward counts as right, where nothing says it."""
+        recipe = self.recipe
+        if not has_unknown_scale(recipe.environment) or not recipe.buys or recipe.chooses_seeds:
+            return
+        _ = self.questions  # whether the task can be used at all is found out before anything is bought
+        if (rollouts := rollouts_of(self.run, recipe, self.questions)) is not None:
+            learned = with_learned_scale(recipe.environment, self.run.store.fetch(rollouts))
+            self.recipe = recipe.model_copy(update={"environment": learned})
 
     @cached_property
     def levels(self) -> list[Level]:

@@ -13,7 +13,6 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from apprentice.flows.learned_scale import with_learned_scale
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.promotion import promotion
@@ -143,8 +142,8 @@ def train(
         pool = Pool(recipe, gpu) if gpu else None
         run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
         run.preflight = _missing if only_cached else Preflight(recipe, trains_here=not gpu, rescore=rescore)
-        recipe = with_learned_scale(run, recipe)
         stages = Pipeline(run, recipe, rescore)
+        stages.learn_scale()
         _ = stages.levels  # an invalid one is refused before anything is bought
         models = stages.train()
 

@@ -54,8 +54,8 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
         rescaled = f"Where {best:g} is a good reward, say so: environment.scale: [{min(0.0, least):g}, {best:g}]. "
         raise Stop(
             f"The filter kept none of the {rollouts.episodes} episodes ({worst}{earned}).",
-            f"{rescaled if best > min(0.0, least) else ''}Make the task easier (environment.settings), choose a stronger "
-            f"teacher, or inspect the rollouts: {context.fetch(rollouts) / 'rollouts.jsonl'}",
+            f"{rescaled if best > min(0.0, least) else ''}Make the task easier (environment.settings), choose a "
+            f"stronger teacher, or inspect the rollouts: {context.fetch(rollouts) / 'rollouts.jsonl'}",
         )
     text = as_samples(samples)
     (context.out / "samples.md").write_text(text)

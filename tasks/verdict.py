@@ -23,7 +23,7 @@ from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.record import read_episodes, read_learned
 from apprentice.tasks.judgement.contents import (
     Comparison,
     Contamination,
@@ -63,7 +63,9 @@ def verdict(
     bought = context.fetch(rollouts) if rollouts else None
     checkpoint = context.fetch(trained)
     played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
-    shared = Contamination(**contamination(evaluated.last, checkpoint, bought, gate.max_overlap, environment))
+    seeds = [record.seed for record in evaluated.last] + [row["seed"] for row in read_learned(checkpoint)]
+    repeated = (environment.questions or 0) if environment.repeats(seeds) else 0
+    shared = Contamination(**contamination(evaluated.last, checkpoint, bought, gate.max_overlap, repeated))
     counted, broke = scored(evaluated)
     episodes = Models(counted)
     compared = compare_all(episodes, regression_records) if shared.clean else {"comparisons": [], "guards": []}

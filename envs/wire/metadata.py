@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.wire.reply import one_line
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.waiting import wait_for
 
 
 class Metadata(NamedTuple):
@@ -19,29 +20,23 @@ class Metadata(NamedTuple):
 
 def metadata_of(server: EnvironmentServer) -> Metadata:
     """Return what the server's /metadata says."""
-    import httpx
-
-    try:
-        told = httpx.get(f"{server.url}/metadata", timeout=server.message_timeout, follow_redirects=True).json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        told = None
+    told = wait_for(_told(server, "/metadata"))
     told = told if isinstance(told, dict) else {}
     return Metadata(str(told.get("name") or ""), str(told.get("version") or ""))
 
 
 async def action_of(server: EnvironmentServer) -> dict[str, Any] | None:
     """Return the JSON schema of a server's action, from its /schema; None where it has none."""
-    import httpx
-
-    try:
-        async with httpx.AsyncClient(timeout=server.message_timeout, follow_redirects=True) as client:
-            told = (await client.get(f"{server.url}/schema")).json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        return None
+    told = await _told(server, "/schema")
     action = told.get("action") if isinstance(told, dict) else None
     return action if isinstance(action, dict) else None
 
 
+OLDER = (
+    "Episodes are played over OpenEnv's WebSocket. Such a server was made by hand, by an openenv-core that is too "
+    "old, or speaks a protocol of its own: serve its environment with create_app of openenv-core 0.2 or newer."
+)
+"""What to do about a server that answers, but not by OpenEnv's protocol."""
 NOT_NOW = (429, 500, 502, 503, 504)
 """Statuses of a server that is starting, asleep or overloaded."""
 
@@ -58,7 +53,8 @@ async def why_foreign(server: EnvironmentServer) -> str:
             said = await asyncio.wait_for(socket.recv(), server.message_timeout)
     except InvalidStatus as refused:
         status = refused.response.status_code
-        return "" if status in NOT_NOW else f"it has no WebSocket at /ws (status {status})"
+        has_steps = "; it takes /reset and /step over HTTP, without sessions" if await _has_http_steps(server) else ""
+        return "" if status in NOT_NOW else f"it has no WebSocket at /ws (status {status}){has_steps}"
     except (InvalidMessage, InvalidHandshake) as error:
         return f"what is at /ws is no WebSocket ({one_line(error, 100)})"
     except TimeoutError:
@@ -74,13 +70,18 @@ async def why_foreign(server: EnvironmentServer) -> str:
     return f"its WebSocket at /ws does not answer as OpenEnv's does, but with {one_line(said, 80)}"
 
 
-def has_http_steps(server: EnvironmentServer) -> bool:
-    """Return whether a server has /reset and /step, by its OpenAPI document."""
+async def _has_http_steps(server: EnvironmentServer) -> bool:
+    told = await _told(server, "/openapi.json")
+    paths = told.get("paths") if isinstance(told, dict) else None
+    return isinstance(paths, dict) and {"/reset", "/step"} <= paths.keys()
+
+
+async def _told(server: EnvironmentServer, path: str) -> Any:
+    """Return the JSON at a path; None where there is none."""
     import httpx
 
     try:
-        told = httpx.get(f"{server.url}/openapi.json", timeout=server.message_timeout, follow_redirects=True).json()
+        async with httpx.AsyncClient(timeout=server.message_timeout, follow_redirects=True) as client:
+            return (await client.get(f"{server.url}{path}")).json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        return False
-    paths = told.get("paths") if isinstance(told, dict) else None
-    return isinstance(paths, dict) and {"/reset", "/step"} <= paths.keys()
+        return None

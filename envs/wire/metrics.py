@@ -17,6 +17,7 @@ Counted = Literal[
     "usage_corrected",
     "retries",
     "reconnects",
+    "replayed",
     "waited_s",
     "device_s",
 ]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from apprentice.envs.wire.server import Breaker, EnvironmentServer
+from apprentice.envs.wire.breaker import Breaker
+from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Reply, Session, breaker_of
 from apprentice.envs.wire.waiting import wait_for
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 
+from apprentice.envs.wire.breaker import Breaker, why
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import BadReply, Reply, ServerError
-from apprentice.envs.wire.server import Breaker, EnvironmentServer, SessionLost, why
+from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.envs.wire.waiting import stop_after_failing_for, wait_for
 
 if TYPE_CHECKING:

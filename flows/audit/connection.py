@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from apprentice.envs.catalog import known, part_of
-from apprentice.envs.wire.metadata import has_http_steps, metadata_of, why_foreign
+from apprentice.envs.wire.breaker import Space
+from apprentice.envs.wire.metadata import OLDER, metadata_of, why_foreign
 from apprentice.envs.wire.reply import BadReply
-from apprentice.envs.wire.server import EnvironmentServer, Space
+from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.subject import (
@@ -54,16 +55,8 @@ def answers(server: EnvironmentServer) -> CheckResult:
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
         return failed(f"/health is not that of an OpenEnv server (status {answer.status_code})", no_server)
     if foreign := wait_for(why_foreign(server)):
-        over_http = "; it takes /reset and /step over HTTP, without sessions" if has_http_steps(server) else ""
-        return failed(f"{foreign}{over_http}", OLDER)
+        return failed(foreign, OLDER)
     return passed("it answers")
-
-
-OLDER = (
-    "Episodes are played over OpenEnv's WebSocket. Such a server was made by hand, by an openenv-core that is too "
-    "old, or speaks a protocol of its own: serve its environment with create_app of openenv-core 0.2 or newer."
-)
-"""What to do about a server that answers, but not by OpenEnv's protocol."""
 
 
 @check("health", "error", STOPS, quick=True)

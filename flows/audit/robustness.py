@@ -85,7 +85,7 @@ def grading(subject: Subject) -> CheckResult:
     seeds = subject.many[:QUESTIONS]
     if shown := _state_of_another(subject, *seeds[:2]):
         return failed("a session's state is that of another session's episode", SHARED, shown)
-    alone: dict[Call, dict[int, AuditedEpisode]] = {}
+    alone: dict[tuple[str, str], dict[int, AuditedEpisode]] = {}
     for call in subject.within(constant_calls(subject, CALLS)):
         alone[call[0], json.dumps(call[1])] = {seed: play(subject.fresh(), seed, replayed([call])) for seed in seeds}
     compared = 0

@@ -116,8 +116,8 @@ def adopt(
     """Look at a server that somebody else published, and write a recipe that trains on it."""
     with exit_with_message("No recipe was written."):
         ready()
-        from apprentice.flows.adopt import adopt as look
-        from apprentice.flows.adopt import adoptable
+        from apprentice.flows.cli.adopt import adopt as look
+        from apprentice.flows.cli.adopt import adoptable
         from apprentice.tasks.reporting.errors import Stop
 
         if to is not None and to.exists():

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import (
+    BLOCK,
     SHIFT,
     ImproveSpec,
     RegressionSpec,
@@ -22,7 +23,6 @@ from apprentice.flows.recipe.sections import (
     WindowSpecs,
     levels_of,
 )
-from apprentice.flows.recipe.windows import BLOCK, seed_windows
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
@@ -100,7 +100,7 @@ class Recipe(BaseModel):
 
     def seed_windows(self) -> SeedWindows:
         """Return the seeds of each purpose, with the starts that the recipe leaves out."""
-        return seed_windows(self.windows, self.seed, self.environment.questions)
+        return self.windows.seeds(self.seed, self.environment.questions)
 
     def at_revision(self, named: str) -> "Recipe":
         """Return the recipe for a revision of its environment's server: `revision`, or `owner/space@revision`.

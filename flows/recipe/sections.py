@@ -20,7 +20,7 @@ from apprentice.envs.paths import FilePath
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec
-from apprentice.tasks.settings.spec import Shares, Spec
+from apprentice.tasks.settings.spec import SeedWindows, Shares, Spec, Window
 
 SHIFT = 1_000_000
 """Seeds by which one step of a recipe's seed shifts each window within its block."""
@@ -95,6 +95,10 @@ class RoundSpec(Spec):
     """The slices with fewer questions."""
 
 
+BLOCK = 100_000_000
+"""Distance in seeds between the windows of two purposes."""
+
+
 class WindowSpec(Spec):
     """A range of seeds."""
 
@@ -110,6 +114,23 @@ class WindowSpecs(Spec):
     collect: WindowSpec
     grpo: WindowSpec
     evaluate: WindowSpec
+
+    def seeds(self, seed: int, questions: int | None) -> SeedWindows:
+        """Return the seeds of each purpose, with the starts that the recipe leaves out.
+
+        Args:
+            seed: The recipe's, which moves the windows of training.
+            questions: How many there are, if they are few. If they suffice for all windows, the windows follow one
+                another; if not, all of them are tries of the same questions.
+        """
+        windows, follows = {}, 0
+        has_rows = questions is not None and sum(window.size for _, window in self) <= questions
+        for block, (purpose, window) in enumerate(self):
+            moved = 0 if purpose == "evaluate" else seed * SHIFT
+            start = follows if has_rows else block * BLOCK + moved
+            windows[purpose] = Window(start=start if window.start is None else window.start, size=window.size)
+            follows += window.size
+        return SeedWindows(**windows)
 
 
 LEAST = 2

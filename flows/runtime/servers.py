@@ -19,13 +19,13 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
 from apprentice.envs.serving.command import command_server
 from apprentice.envs.serving.process import PORT, USER, ContainerFailed, ServerFailed, container, local_server
+from apprentice.envs.wire.metadata import OLDER, why_foreign
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
-from apprentice.flows.audit.connection import answers
+from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.recipe.loading import recipe_text
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.recipe.windows import sampled_where_repeated
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.cards.card import write_card
@@ -209,7 +209,7 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
     environment = completed(recipe.environment, recipe.server)
     changed = dict(
         environment=environment,
-        evaluate=sampled_where_repeated(recipe.evaluate, environment),
+        evaluate=recipe.evaluate.sampled_where_repeated(environment.questions),
         **{name: spec.with_levels(completed_levels) for name, spec in trainings.items() if spec},
         guards=regressions,
         improve=recipe.improve.model_copy(update={"ladder": completed_levels(recipe.improve.ladder)}),
@@ -236,9 +236,8 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
 
 
 def _from_server(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
-    answered = answers(server)
-    if answered.status == "failed" and not answered.may_pass:
-        raise Stop(f"{server.url} cannot be played: {answered.found}.", answered.remedy)
+    if foreign := wait_for(why_foreign(server)):
+        raise Stop(f"{server.url} cannot be played: {foreign}.", OLDER)
     session = Session(server.each()[0])
     try:
         settings = environment_class(spec.name).completed(spec.settings, session)

@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.exact_tests import mcnemar, sign_flips
 from apprentice.tasks.artifacts.types import Evaluation, ModelName, models_of_a_run
 from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
@@ -393,22 +392,21 @@ def contamination(
     checkpoint: Path,
     rollouts: Path | None,
     limit: float,
-    environment: EnvironmentSpec | None = None,
+    repeated: int = 0,
 ) -> dict[str, Any]:
     """The overlap between an evaluation and the training of one checkpoint.
 
     Args:
         rollouts: The folder of the collected rollouts, including those that the filter dropped; None without any.
-        limit: Maximum share of the questions that training may have used. There is none where the environment has so
-            few questions that training and evaluation are tries of the same ones.
+        limit: Maximum share of the questions that training may have used.
+        repeated: How many questions there are, where training and evaluation are tries of the same few; then there is
+            no limit.
     """
     evaluation_texts = {same_text(record.question) for record in records}
     seeds = {record.seed for record in records}
     learned = read_learned(checkpoint)
     shared = {same_text(row["question"]) for row in learned} & evaluation_texts
     shared_seeds = seeds & {row["seed"] for row in learned}
-    asked = {*seeds, *(row["seed"] for row in learned)}
-    repeated = (environment.questions or 0) if environment and environment.repeats(asked) else 0
     texts: set[str] = set()
     with (rollouts / "rollouts.jsonl").open() if rollouts else nullcontext(()) as lines:
         for row in map(json.loads, lines):

@@ -391,6 +391,16 @@ class EvaluateSpec(Spec):
     """`parity`: prompt and parser of training. `tutorial`: the evaluation as the public SFT tutorial prints it, only
     for comparison with its figures."""
 
+    def sampled_where_repeated(self, questions: int | None) -> "EvaluateSpec":
+        """Return how a model is evaluated where there are so many questions: it samples if it is asked one repeatedly.
+
+        Args:
+            questions: None where every seed may have its own.
+        """
+        if questions is None or questions >= self.questions:
+            return self
+        return self.model_copy(update={"decoding": "sampled"})
+
     @model_validator(mode="after")
     def _samples_differ(self) -> "EvaluateSpec":
         if self.samples > 1 and self.decoding == "greedy":

@@ -185,7 +185,7 @@ def test_a_refused_action_is_a_reply_and_costs_a_turn(
     [
         ({}, -5.0, 12.0),
         ({"scale": [-5, 12]}, 0.0, 1.0),
-        ({"scale": [0, 10]}, 0.0, 1.0),
+        ({"scale": [0, 10]}, 0.0, 1.2),
         ({"scale": [-22, 12]}, 0.5, 1.0),
     ],
 )
@@ -247,7 +247,7 @@ def test_an_audit_sees_what_spoils_a_training_and_nothing_else(
     servers: Servers, server: str, settings: dict[str, Any], failed: list[str]
 ):
     spec = completed(EnvironmentSpec(settings=settings), servers(server))
-    extent = Extent(seeds=12, asked=100, seconds=2.0)
+    extent = Extent(seeds=12, samples=100, seconds=2.0)
     report = audit(Subject(servers(server), spec, Needs(0, 0, 4), extent=extent))
     assert [each.check for each in report.of("error")] == failed
 

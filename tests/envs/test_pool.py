@@ -9,7 +9,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.process import local_server
-from apprentice.envs.wire.server import Breaker, EnvironmentServer
+from apprentice.envs.wire.breaker import Breaker
+from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session, SessionLost, connect
 from apprentice.envs.wire.waiting import wait_for
 from tests.restartable import RestartableServer

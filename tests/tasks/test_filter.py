@@ -153,5 +153,5 @@ def test_what_is_kept_of_each_environment_is_told_where_there_are_several(
 
 
 def test_where_nothing_is_left_the_stage_says_why(filtered, chain_sum: EnvironmentSpec):
-    with pytest.raises(Stop, match=r"kept none of the 2 episodes \(2 × wrong answer\)"):
+    with pytest.raises(Stop, match=r"kept none of the 2 episodes \(2 × wrong answer; rewards from 0 to 0\)"):
         filtered(question_line("held out"), episode(chain_sum, reward=0.0), episode(chain_sum, reward=0.0))

@@ -10,7 +10,8 @@ from huggingface_hub import HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.wire.server import EnvironmentServer, Space
+from apprentice.envs.wire.breaker import Space
+from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
 
 

@@ -24,8 +24,9 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
 from apprentice.flows.audit.subject import GUESSED, AuditedEpisode, Needs, Recorded, Subject, any_call, play
+from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.loading import RECIPES
-from apprentice.flows.runtime.servers import completed
+from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.episodes.episode import Call, Episode
 from apprentice.tasks.reporting.errors import Stop
 
@@ -55,9 +56,6 @@ class Adopted(NamedTuple):
 @contextmanager
 def adoptable(given: str) -> Iterator[EnvironmentServer]:
     """Yield the server that a URL, a Space or a folder names; a folder is served while the block runs. Raises Stop."""
-    from apprentice.flows.cli.choice import server_at
-    from apprentice.flows.runtime.servers import environment_server
-
     folder = Path(given).expanduser()
     if folder.is_dir():
         server = EnvironmentServer(command=command_of(folder))
@@ -112,8 +110,6 @@ def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = 
 
 def _own_environment(server: EnvironmentServer) -> Adopted | None:
     """Return the recipe of this project that plays the server, if its own environment of that name does."""
-    from apprentice.flows.cli.choice import environment_of
-
     name = known_as(calls_itself(server))
     if name is None or name == ANY:
         return None
