@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from apprentice.envs.catalog import ANY, EnvironmentSpec
+from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.env import Environment
 from apprentice.envs.openenv.observation import NAMES, STATE
 from apprentice.envs.wire.metadata import metadata_of
@@ -25,7 +25,6 @@ from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
 from apprentice.flows.audit.subject import GUESSED, AuditedEpisode, Needs, Recorded, Subject, any_call, play
 from apprentice.flows.cli.choice import environment_of, server_at
-from apprentice.flows.recipe.loading import RECIPES
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.episodes.episode import Call, Episode
 from apprentice.tasks.reporting.errors import Stop
@@ -92,7 +91,7 @@ def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = 
     if answered.status == "failed":
         raise Stop(f"{server.url} cannot be trained on: {answered.found}.", answered.remedy)
     server = server.model_copy(update={"patience": min(server.patience, 20.0), "sessions": SESSIONS})
-    if (known := _own_environment(server)) is not None:
+    if (known := _own_environment(server, teacher, base_url)) is not None:
         return known
     first = _first_reset(server)
     own = _question(server, first)
@@ -105,10 +104,10 @@ def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = 
     played = _played(server, spec)
     about = metadata_of(server)
     lines = _written(spec, server, source, report.granted, about.name, [own, starts, *_rewards(played)], played)
-    return Adopted(lines.name, [*lines.lines, *_training(spec, lines.turns, teacher, base_url, played)])
+    return Adopted(lines.name, [*lines.lines, *_training(spec, lines.turns, teacher, base_url)])
 
 
-def _own_environment(server: EnvironmentServer) -> Adopted | None:
+def _own_environment(server: EnvironmentServer, teacher: str, base_url: str) -> Adopted | None:
     """Return the recipe of this project that plays the server, if its own environment of that name does."""
     name = known_as(calls_itself(server))
     if name is None or name == ANY:
@@ -116,13 +115,17 @@ def _own_environment(server: EnvironmentServer) -> Adopted | None:
     spec, _ = environment_of(name)
     if spec.mixed or audit(Subject(server, spec, Needs(0, 0, 1), range(4)), quick=True).wrong is not None:
         return None
-    for path in sorted(RECIPES.glob("*laptop.yaml")) + sorted(RECIPES.glob("*.yaml")):
-        written, lines = yaml.safe_load(path.read_text()), path.read_text().splitlines()
-        if (written.get("environment") or {}).get("name") == name and "server" not in written:
-            kept = [line for line in lines if not line.startswith("#")]
-            about = f"# The recipe {path.stem} of this project, whose environment {name} plays this server."
-            return Adopted(written["name"], [about, *kept, f"server: {{url: {_quoted(server.url)}, sessions: 8}}"])
-    return None
+    scripted = bool(part_of(name, "policy"))
+    lines = [
+        f"# Written by `apprentice env adopt {server.url}`: the environment {name} of this project plays this server.",
+        f"name: {name.replace('_', '-')}",
+        f"environment: {{name: {name}, settings: {_quoted(spec.settings)}}}",
+        f"server: {{url: {_quoted(server.url)}, sessions: 8}}",
+    ]
+    training = _training(spec, spec.make().max_turns, teacher, base_url)
+    if scripted and not base_url:
+        training[0] = "teacher: {scripted_error_rate: 0.1}  # a script plays this; a model does as well"
+    return Adopted(name, [*lines, *training])
 
 
 class FoundSettings(NamedTuple):
@@ -342,9 +345,7 @@ def _quoted(value: Any) -> str:
     )
 
 
-def _training(
-    spec: EnvironmentSpec, turns: int, teacher: str, base_url: str, played: Sequence[RandomEpisode]
-) -> list[str]:
+def _training(spec: EnvironmentSpec, turns: int, teacher: str, base_url: str) -> list[str]:
     endpoint = f", base_url: {_quoted(base_url)}" if base_url else ""
     rows = spec.questions
     tries = "tries of one task" if rows == 1 else f"rows of {rows} tasks, or tries of them" if rows else "seeds"
