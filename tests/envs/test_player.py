@@ -7,7 +7,7 @@ import pytest
 
 from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
-from apprentice.envs.mcp.tools import ListedTool
+from apprentice.envs.openenv.tools import ListedTool
 from apprentice.envs.player import Player, facade_of
 from apprentice.flows.cli.choice import settings_from_a_recipe
 

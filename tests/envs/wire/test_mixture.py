@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire import mixture
-from apprentice.envs.wire.mixture import BreakerOfParts, SessionOfParts
+from apprentice.envs.wire.mixture import SessionOfParts, SeveralBreakers
 from apprentice.envs.wire.server import EnvironmentServer
 
 PARTS = {name: EnvironmentServer(url=f"http://{name}") for name in ("a", "b")}
@@ -44,7 +44,7 @@ class Part:
 def made(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(mixture, "breaker_of", Part)
     monkeypatch.setattr(mixture, "Session", Part)
-    breaker = BreakerOfParts(SERVER, print)
+    breaker = SeveralBreakers(PARTS, print)
     session = SessionOfParts(SERVER, breaker, lambda part: f"lease of {part.url}")  # type: ignore[arg-type, return-value]
     return SimpleNamespace(breaker=breaker, session=session, parts=breaker.parts, sessions=session._sessions)
 
