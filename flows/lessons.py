@@ -21,7 +21,8 @@ from apprentice.tasks.lengths import lengths
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rescore import rescore as score_again
+from apprentice.tasks.rescore import rescore
+from apprentice.tasks.scale import scale_rollouts
 from apprentice.tasks.settings.spec import MixSpec, Purpose, Seeds, Window
 from apprentice.tasks.training.method import Lessons
 
@@ -35,7 +36,7 @@ def made_or_rescored(run: RunContext, make: Stage[..., Rollouts], given: tuple[A
     if found is None:
         return make(run, *given)
     announce.say("These rollouts exist: they are scored again, and no teacher is asked.")
-    rescored = score_again(run, found, _environment(given))
+    rescored = rescore(run, found, _environment(given))
     return rescored if rescored.changed or rescored.left_out else found
 
 
@@ -63,7 +64,7 @@ def to_rescore(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ..
             continue
         if not isinstance(earlier, dict) or not environment.is_task_of(earlier):
             continue
-        if always or environment.differs_in_rewards_only(earlier) or score_again.find(run, found, environment):
+        if always or environment.differs_in_rewards_only(earlier) or rescore.find(run, found, environment):
             return found
     if always:
         raise Stop(
@@ -144,4 +145,4 @@ def rollouts_of(
 
 def scaled(run: RunContext, rollouts: Rollouts, environment: EnvironmentSpec) -> Rollouts:
     """Return rollouts under the scale of the environment's rewards, which no collection depends on."""
-    return rollouts if environment == environment.unscaled() else score_again(run, rollouts, environment)
+    return rollouts if environment == environment.unscaled() else scale_rollouts(run, rollouts, environment)

@@ -173,12 +173,13 @@ class DiscoveredEnvironment(ToolEnvironment):
         """Notes the reward, and whether the episode has ended. Raises BadReply if it did so without any reward."""
         if reply.reward is not None:
             self._rewards.append(reply.reward)
-            self.reward = self._scaled(self._counted(self._rewards))
+            self.reward = self.scaled(self._counted(self._rewards))
         if reply.done and not self._rewards:
             raise BadReply("the episode ended without a reward")
         self.done = reply.done
 
-    def _scaled(self, reward: float) -> float:
+    def scaled(self, reward: float) -> float:
+        """An episode's reward as the settings count it."""
         if self.settings.scale is None:
             return reward / self.settings.reward_range[1]
         low, high = self.settings.scale

@@ -25,6 +25,9 @@ class Settings(DiscoveredSettings):
     """Which of its datasets; one without a dataset for evaluation has the same for both."""
     instructions: str = Field(default=ANSWER, min_length=1)
     """The system prompt. Left out, the environment's own, and that `answer` is called."""
+    number_rows: bool = Field(default=False, exclude_if=lambda number_rows: not number_rows)
+    """Whether a question ends with its row's number. For datasets whose rows share one prompt and differ in what is
+    hidden, such as a secret word: equal questions would be taken for one."""
 
 
 class Environment(DiscoveredEnvironment):
@@ -34,13 +37,15 @@ class Environment(DiscoveredEnvironment):
     version = "1"
     extra: ClassVar[tuple[str, str]] = ("verifiers", "verifiers")
     settings: Settings
+    _row = 0
 
     def _asked(self, seed: int) -> dict[str, Any]:
-        own = self.settings
+        own, self._row = self.settings, seed
         return {"package": own.package, "arguments": own.arguments, "split": own.split}
 
     def _question_in(self, reply: Reply) -> str:
-        return reply.read(str, "question")
+        question = reply.read(str, "question")
+        return f"{question}\n\n(Row {self._row})" if self.settings.number_rows else question
 
     def _discovered_in(self, reply: Reply) -> dict[str, Any]:
         own = reply.read(str, "instructions")

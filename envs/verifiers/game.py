@@ -286,6 +286,8 @@ def loaded(package: str, arguments: str) -> Any:
 
 @cache
 def _load(package: str, arguments: str) -> Any:
+    if not hasattr(verifiers, "load_environment"):
+        raise ValueError("this release of verifiers loads no environments: pip install 'openenv-apprentice[verifiers]'")
     with without_signal_handlers():
         environment = verifiers.load_environment(package, **json.loads(arguments))  # type: ignore[attr-defined]
     record_warnings_of(environment.rubric)

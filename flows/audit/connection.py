@@ -14,13 +14,13 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
+from apprentice.flows.audit.guesses import any_call
 from apprentice.flows.audit.subject import (
     AuditReply,
     CheckResult,
     Needs,
     Recorded,
     Subject,
-    any_call,
     check,
     failed,
     passed,

@@ -95,7 +95,7 @@ def _lines(findings: list[Finding]) -> list[str]:
 seed_control = AuditGrader("runtime.seed_control", "seeds.repeat", "seeds.ignored", "seeds.load")
 episode_determinism = AuditGrader("runtime.episode_determinism", "reward.repeat")
 episode_isolation = AuditGrader(
-    "runtime.episode_isolation", "isolation.interleaved", "isolation.reset", "isolation.crash"
+    "runtime.episode_isolation", "isolation.interleaved", "isolation.grading", "isolation.reset", "isolation.crash"
 )
 tool_declaration = AuditGrader("runtime.tool_declaration_accuracy", "schema.tools", "robustness.arguments")
 oracle_max = AuditGrader("semantic.oracle_max", "reward.oracle")

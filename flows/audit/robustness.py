@@ -18,6 +18,7 @@ from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.connection import each_opened, shut
 from apprentice.flows.audit.exploits import constant_calls
+from apprentice.flows.audit.guesses import any_call
 from apprentice.flows.audit.subject import (
     AuditedEpisode,
     CheckResult,
@@ -25,7 +26,6 @@ from apprentice.flows.audit.subject import (
     Recorded,
     Subject,
     always,
-    any_call,
     check,
     does_not_apply,
     failed,

@@ -22,6 +22,7 @@ from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import ActionRefused, Refused, Session, SessionLost
 from apprentice.envs.wire.waiting import spawn, wait_for
+from apprentice.flows.audit.guesses import any_call
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.episodes.episode import Call, Episode
 
@@ -33,7 +34,6 @@ Move = Callable[[Episode], Call | None]
 """Returns the next call of a running episode; None for a message without a call."""
 Opened = Callable[[], AbstractContextManager[EnvironmentServer]]
 """Starts a server that stops with the block."""
-GUESSED = {"string": "0", "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
 
 
 FEWEST = 3
@@ -295,15 +295,6 @@ def replayed(calls: Iterable[Call]) -> Move:
 
 def always(call: Call | None) -> Move:
     return lambda _: call
-
-
-def any_call(episode: Episode) -> Call:
-    """Return a call of one tool after the other, with arguments of the right types."""
-    function = episode.tools[episode.turns % len(episode.tools)]["function"]
-    return function["name"], {
-        name: schema["enum"][0] if "enum" in schema else GUESSED.get(str(schema.get("type", "string")), "0")
-        for name, schema in function["parameters"].get("properties", {}).items()
-    }
 
 
 @dataclass

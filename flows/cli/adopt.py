@@ -17,16 +17,17 @@ from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.env import Environment
 from apprentice.envs.openenv.observation import NAMES, STATE
 from apprentice.envs.wire.metadata import metadata_of
-from apprentice.envs.wire.passing import leaves
+from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.asking import IGNORES_SEEDS
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
-from apprentice.flows.audit.subject import GUESSED, AuditedEpisode, Needs, Recorded, Subject, any_call, play
+from apprentice.flows.audit.guesses import any_call
+from apprentice.flows.audit.subject import AuditedEpisode, Needs, Recorded, Subject, play
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.runtime.servers import completed, environment_server
-from apprentice.tasks.episodes.episode import Call, Episode
 from apprentice.tasks.reporting.errors import Stop
 
 SESSIONS = 16
@@ -57,7 +58,7 @@ def adoptable(given: str) -> Iterator[EnvironmentServer]:
     """Yield the server that a URL, a Space or a folder names; a folder is served while the block runs. Raises Stop."""
     folder = Path(given).expanduser()
     if folder.is_dir():
-        server = EnvironmentServer(command=command_of(folder))
+        server = EnvironmentServer(command=command_of(folder), patience=60.0)
         with environment_server(ANY, server, SESSIONS, lambda text: None) as urls:
             yield server.at(*urls)
         return
@@ -77,7 +78,10 @@ def command_of(folder: Path) -> str:
             f"{folder} is no OpenEnv package: {manifest.name} cannot be read ({error}).",
             "Name the folder that has openenv.yaml, or the URL of a server that runs.",
         ) from None
-    return f"uvicorn --app-dir {folder.resolve()} {app} --host 127.0.0.1 --port {{port}}"
+    where, package = folder.resolve(), folder.resolve().name
+    if (where / "__init__.py").exists():  # its server may import the package's own modules from above
+        where, app = where.parent, f"{package}.{app}"
+    return f"uvicorn --app-dir {where} {app} --host 127.0.0.1 --port {{port}}"
 
 
 def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = "") -> Adopted:
@@ -93,9 +97,9 @@ def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = 
     server = server.model_copy(update={"patience": min(server.patience, 20.0), "sessions": SESSIONS})
     if (known := _own_environment(server, teacher, base_url)) is not None:
         return known
-    first = _first_reset(server)
-    own = _question(server, first)
-    starts = _starts(server, own)
+    first = _first_resets(server)
+    starts = _starts(server, first)
+    own = _question(server, first[0])
     spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings}), server)
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(5))
     report = audit(subject, quick=True)
@@ -135,21 +139,28 @@ class FoundSettings(NamedTuple):
     why: str
 
 
-class _Reset(NamedTuple):
-    """The replies to two resets under one seed and to one under another, and the session's state."""
+class _Start(NamedTuple):
+    """What a reset replies, and the texts of the session's state after it."""
 
-    replies: tuple[Reply, Reply, Reply]
-    state: dict[str, Any]
+    reply: Reply
+    texts: dict[str, str]
+
+    @property
+    def whole(self) -> Reply:
+        return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
 
 
-def _first_reset(server: EnvironmentServer) -> _Reset:
-    session = Recorded(server)
+def _first_resets(server: EnvironmentServer) -> list[_Start]:
+    """Two resets under one seed, and one under another. Raises Stop if a reset needs more than a seed."""
+    session, found = Recorded(server), []
     try:
-        replies = session.reset(seed=1), session.reset(seed=1), session.reset(seed=2)
-        try:
-            state = session.state()
-        except BadReply:
-            state = {}
+        for seed in (1, 1, 2):
+            reply = session.reset(seed=seed)
+            try:
+                state = session.state()
+            except BadReply:  # a server need not tell its state
+                state = {}
+            found.append(_Start(reply, {path: each for path, each in leaves(state) if isinstance(each, str)}))
     except (Refused, BadReply, SessionLost) as error:
         raise Stop(
             f"{server.url} cannot be trained on as it is: its reset fails without more than a seed ({error}).",
@@ -157,10 +168,10 @@ def _first_reset(server: EnvironmentServer) -> _Reset:
         ) from error
     finally:
         session.close()
-    return _Reset(replies, state)
+    return found
 
 
-def _question(server: EnvironmentServer, first: _Reset) -> FoundSettings:
+def _question(server: EnvironmentServer, first: _Start) -> FoundSettings:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
     session = Recorded(server)
     try:
@@ -171,8 +182,8 @@ def _question(server: EnvironmentServer, first: _Reset) -> FoundSettings:
         return FoundSettings({}, "the question is what a reset shows")
     finally:
         session.close()
-    observed = [(path, each) for path, each in leaves(first.replies[0].observation) if _says(path, each)]
-    known = [(f"{STATE}{path}", each) for path, each in leaves(first.state) if _says(path, each)]
+    observed = [(path, each) for path, each in leaves(first.reply.observation) if _says(path, each)]
+    known = [(f"{STATE}{path}", each) for path, each in first.texts.items() if _says(path, each)]
     found = observed or known
     likely = [path for path, _ in found if QUESTION.search(path.rpartition(".")[2])] or [path for path, _ in found[:1]]
     if not likely:
@@ -190,17 +201,18 @@ def _says(path: str, value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
 
 
-def _starts(server: EnvironmentServer, question: FoundSettings) -> FoundSettings:
+def _starts(server: EnvironmentServer, first: list[_Start]) -> FoundSettings:
     """Whether the seed is the question, there is one start, or tasks have names. Raises Stop for random starts."""
     if tasks := _listed_tasks(server):
         return FoundSettings({"tasks": tasks}, f"the server lists {len(tasks)} tasks")
-    spec = completed(EnvironmentSpec(name=ANY, settings=question.settings), server)
-    subject = Subject(server, spec, Needs(0, 0, 1), range(4))
-    report = audit(subject, quick=True)
-    failed = {each.check for each in report.findings if each.status == "failed"}
-    if "seeds.ignored" in failed:
-        return FoundSettings({"one_task": True}, "4 seeds gave the same question: there is one task")
-    return FoundSettings({}, "the same seed gave the same question, and other seeds others")
+    one, again, other = (each.whole for each in first)
+    if differs := difference(one, again):
+        raise Stop(
+            f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).", IGNORES_SEEDS
+        )
+    if not difference(one, other):
+        return FoundSettings({"one_task": True}, "other seeds gave the same start: there is one task")
+    return FoundSettings({}, "the same seed gave the same start, and another seed another")
 
 
 def _listed_tasks(server: EnvironmentServer) -> list[dict[str, Any]]:
@@ -238,7 +250,7 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
     found = []
     try:
         for seed in range(PLAYED):
-            ended: AuditedEpisode = play(player, seed, lambda episode: _random_call(episode, draw))
+            ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
             steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
             found.append(RandomEpisode(steps, len(ended.calls), ended.ended))
     except (Refused, BadReply, SessionLost) as error:
@@ -249,27 +261,6 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
     finally:
         session.close()
     return found
-
-
-def _random_call(episode: Episode, draw: random.Random) -> Call:
-    name, given = any_call(episode)
-    properties = next(
-        tool["function"]["parameters"]["properties"] for tool in episode.tools if tool["function"]["name"] == name
-    )
-    return name, {each: _random_value(properties[each], value, draw) for each, value in given.items()}
-
-
-def _random_value(schema: dict[str, Any], usual: Any, draw: random.Random) -> Any:
-    if "enum" in schema:
-        return draw.choice(schema["enum"])
-    if schema.get("type") == "integer":
-        low = schema.get("minimum", 0)
-        return draw.randint(low, schema.get("maximum", low + 8))
-    if schema.get("type") == "boolean":
-        return draw.random() < 0.5
-    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
-        return [_random_value(schema["items"], GUESSED.get(str(schema["items"].get("type")), "0"), draw)]
-    return usual
 
 
 def _rewards(played: Sequence[RandomEpisode]) -> list[FoundSettings]:
@@ -323,7 +314,12 @@ def _written(
             lines.append(f"  {field}: {_quoted(value)}  # {each.why}")
     folder = Path(source).expanduser()
     place = f"command: {_quoted(command_of(folder))}" if folder.is_dir() else f"url: {_quoted(server.url)}"
-    more = "" if granted > 1 else "; max_concurrent_envs of create_app raises that, server.urls names copies"
+    place += ", copies: 4" if folder.is_dir() and granted == 1 else ""
+    more = (
+        ""
+        if granted > 1 or folder.is_dir()
+        else "; max_concurrent_envs of create_app raises that, server.urls names copies"
+    )
     lines.append(f"server: {{{place}, sessions: {max(granted, 2)}}}  # it grants {granted} of {SESSIONS}{more}")
     return _Lines(name, lines, turns)
 

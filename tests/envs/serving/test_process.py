@@ -24,10 +24,10 @@ from apprentice.envs.serving.process import ServerFailed, local_server
         (b"first\n" + b"\n" * 65_536, ""),
     ],
 )
-def test_the_last_line_is_what_ended_a_server_and_not_what_uvicorn_says_of_it(written: bytes, last: str):
+def test_thelast_line_is_what_ended_a_server_and_not_what_uvicorn_says_of_it(written: bytes, last: str):
     with tempfile.TemporaryFile() as errors:
         errors.write(written)
-        assert process._last_line(errors) == last
+        assert process.last_line(errors) == last
 
 
 def start_as(code: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -1,0 +1,60 @@
+"""Values that fit the JSON schema of a tool's arguments, of which nobody knows whether they are right.
+
+In: a schema. Out: the same value each time, or a random one.
+"""
+
+import random
+from typing import Any
+
+from apprentice.tasks.episodes.episode import Call, Episode
+
+PLAIN = {"string": "0", "integer": 0, "number": 0.0, "boolean": False, "null": None}
+"""What is guessed for a type."""
+WIDTH = 8
+"""From its minimum, how far a random number reaches that has no maximum."""
+DEEPEST = 4
+"""Objects within one another that are filled in."""
+
+
+def any_call(episode: Episode, draw: random.Random | None = None) -> Call:
+    """Return a call of one tool after the other, with arguments that fit.
+
+    Args:
+        draw: Draws the arguments; the same each time by default.
+    """
+    function = episode.tools[episode.turns % len(episode.tools)]["function"]
+    return function["name"], _filled(function["parameters"], draw, 0)
+
+
+def _filled(schema: dict[str, Any], draw: random.Random | None, depth: int) -> dict[str, Any]:
+    """Return an object with what the schema requires; with all that it may have if it requires nothing."""
+    properties = schema.get("properties", {})
+    wanted = [name for name in schema.get("required", []) if name in properties] or properties
+    return {name: any_value(properties[name], draw, depth + 1) for name in wanted}
+
+
+def any_value(schema: dict[str, Any], draw: random.Random | None = None, depth: int = 0) -> Any:
+    """Return a value that fits a schema; `"0"` where it does not say what fits."""
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return draw.choice(schema["enum"]) if draw else schema["enum"][0]
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return any_value(next((each for each in options if each.get("type") != "null"), {}), draw, depth)
+    kind = schema.get("type", "string")
+    kind = next((each for each in kind if each != "null"), "string") if isinstance(kind, list) else kind
+    if kind == "object":
+        return _filled(schema, draw, depth) if depth < DEEPEST else {}
+    if kind == "array":
+        least = max(schema.get("minItems", 0), 1 if draw else 0)
+        return [any_value(schema.get("items") or {}, draw, depth + 1) for _ in range(least)] if depth < DEEPEST else []
+    if kind in ("integer", "number"):
+        low = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+        low = low + 1 if "exclusiveMinimum" in schema and "minimum" not in schema else low
+        high = schema.get("maximum", low + WIDTH)
+        if draw is None:
+            return low if low > 0 or high < 0 else PLAIN[kind]
+        return draw.randint(round(low), round(high)) if kind == "integer" else draw.uniform(low, high)
+    if kind == "boolean" and draw:
+        return draw.random() < 0.5
+    return PLAIN.get(kind, "0")
