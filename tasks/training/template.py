@@ -96,6 +96,12 @@ def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: l
 def _example(schema: dict[str, Any]) -> Any:
     if schema.get("enum"):
         return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return _example(next((each for each in options if each.get("type") != "null"), {}))
+    if properties := schema.get("properties"):
+        return {name: _example(each) for name, each in properties.items()}
     types = schema.get("type", "string")
     return EXAMPLES[types if isinstance(types, str) else types[0]]
 
