@@ -10,7 +10,7 @@ from statistics import quantiles
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment
-from apprentice.envs.reward import ROUNDING, is_right
+from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.reporting import announce
 
@@ -53,7 +53,7 @@ def scale_of(rewards: Sequence[float], is_one_task: bool = False) -> tuple[float
     if len(rewards) < 2:
         return None
     low, best = min(rewards), max(rewards)
-    if is_right(best) and low >= 0:
+    if abs(best - 1.0) <= ROUNDING and low >= 0:
         return None
     if best - low <= ROUNDING:
         if not is_one_task and best < PROBABLY_RIGHT:

@@ -13,7 +13,7 @@ from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservatio
 from openenv.core.env_server.types import Action, Observation, State
 
 
-class Published(MCPEnvironment):
+class EchoEnvironment(MCPEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
@@ -58,4 +58,4 @@ class Published(MCPEnvironment):
 
 
 def app() -> FastAPI:
-    return create_app(Published, CallToolAction, CallToolObservation, env_name="echo_env", max_concurrent_envs=8)
+    return create_app(EchoEnvironment, CallToolAction, CallToolObservation, env_name="echo_env", max_concurrent_envs=8)

@@ -1,0 +1,86 @@
+"""A recipe is written for a server that somebody else published, or it says why it cannot be trained on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.cli.adopt import adopt, command_of
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+from tests.envs.published import echo
+from tests.envs.published.parity import app, over_http, parity
+from tests.envs.published.serving import serving
+
+APPS: dict[str, Callable[[], Any]] = {
+    "seeded": lambda: app(parity()),
+    "fixed": lambda: app(parity("fixed"), sessions=1),
+    "random": lambda: app(parity("random")),
+    "hidden": lambda: app(parity("hidden")),
+    "without rewards": lambda: app(parity("fixed", rewards=False)),
+    "over http": over_http,
+    "echo": echo.app,
+}
+
+
+@pytest.fixture(scope="module")
+def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
+    """Adopts a server: the recipe's text, and what it holds."""
+    with ExitStack() as stack:
+
+        def write(name: str) -> tuple[str, dict[str, Any]]:
+            url = stack.enter_context(serving(APPS[name]()))
+            text = adopt(EnvironmentServer(url=url, message_timeout=60), url, "gpt-5-mini").text
+            return text, yaml.safe_load(text)
+
+        yield write
+
+
+@pytest.mark.parametrize(
+    ("server", "environment", "sessions"),
+    [("seeded", {"max_turns": 2}, 16), ("fixed", {"max_turns": 2, "one_task": True}, 2), ("echo", {"name": "echo"}, 8)],
+)
+def test_a_recipe_of_twenty_lines_at_most_has_what_was_found(
+    written: Any, server: str, environment: dict[str, Any], sessions: int
+):
+    text, recipe = written(server)
+    assert len(text.splitlines()) <= 20
+    assert environment.items() <= recipe["environment"].items()
+    assert recipe["server"]["sessions"] == sessions
+    assert Recipe.model_validate(recipe).environment.name == environment.get("name", "openenv")
+
+
+def test_behind_each_line_stands_why_it_is_there(written: Any):
+    text, recipe = written("fixed")
+    assert "one_task: true  # other seeds gave the same start: there is one task" in text
+    assert "# it grants 1 of 16; max_concurrent_envs of create_app raises that" in text
+    assert "Call" in recipe["environment"]["instructions"] or "calling `act`" in recipe["environment"]["instructions"]
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ("random", "the same seed gave two different starts"),
+        ("hidden", r"the same seed gave two different starts \(state.secret is 'number"),
+        ("without rewards", "20 calls of all its tools had no reward"),
+        ("over http", "it has no WebSocket at /ws"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_with_the_reason(written: Any, server: str, why: str):
+    with pytest.raises(Stop, match=why):
+        written(server)
+
+
+def test_a_folder_is_served_by_what_its_manifest_says(tmp_path: Path):
+    package = tmp_path / "my_env"
+    package.mkdir()
+    with pytest.raises(Stop, match=r"openenv\.yaml cannot be read"):
+        command_of(package)
+    (package / "openenv.yaml").write_text("app: server.app:app\n")
+    assert command_of(package) == f"uvicorn --app-dir {package} server.app:app --host 127.0.0.1 --port {{port}}"
+    (package / "__init__.py").touch()
+    assert command_of(package).startswith(f"uvicorn --app-dir {tmp_path} my_env.server.app:app ")
