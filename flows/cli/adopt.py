@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import yaml
@@ -34,6 +35,10 @@ SESSIONS = 16
 """Sessions that are asked for: more hide more of a teacher's latency, and a recipe can ask for more later."""
 PLAYED = 8
 """Episodes that are played with random calls."""
+SECONDS = 10.0
+"""After which no further one begins."""
+SEEDS = 3
+"""Seeds whose question is asked twice: a reset may take seconds."""
 LONGEST = 30
 """Turns after which such an episode is left."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
@@ -101,7 +106,7 @@ def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = 
     starts = _starts(server, first)
     own = _question(server, first[0])
     spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings}), server)
-    subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(5))
+    subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
     report = audit(subject, quick=True)
     if report.wrong is not None:
         raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
@@ -249,7 +254,10 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
     player = spec.with_settings(spec.settings | {"max_turns": LONGEST}).make(session)
     found = []
     try:
+        until = monotonic() + SECONDS
         for seed in range(PLAYED):
+            if found and monotonic() > until:
+                break
             ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
             steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
             found.append(RandomEpisode(steps, len(ended.calls), ended.ended))

@@ -249,6 +249,15 @@ def test_contamination_refuses_a_better_model(case: Case):
     assert "seen 3 of the 100 questions" in case.counts["reasons"][0]
 
 
+def test_tries_of_the_same_few_tasks_are_compared_and_claim_nothing_of_others(case: Case):
+    repeated = CLEAN | {"shared_with_training": 3, "repeated": 3}
+    everything = learned(*(("grpo", place, f"question {place}?") for place in range(100)))
+    decision = case.decide(episodes(BETTER), episodes(WORSE), shared=repeated, learned_by={"champion": everything})
+    assert refused(decision) == []
+    assert "unseen questions" not in json.dumps(decision)
+    assert "tries of the 3 tasks that it was trained on: nothing is claimed of other questions." in shown(decision)
+
+
 def test_a_champion_that_was_rolled_back_is_not_promoted_again_by_itself(case: Case):
     assert refused(case.decide(episodes(BETTER), episodes(WORSE), rolled_back=True)) == ["not rolled back"]
 

@@ -87,3 +87,9 @@ def test_a_checkpoint_carries_on_what_the_one_before_learned_from(tmp_path: Path
         ("sft", "ä"),
         ("grpo", "c"),
     ]
+
+
+def test_tries_of_the_same_few_questions_are_clean_and_say_how_many_there_are(tmp_path: Path, rollouts: Path):
+    assert not of(tmp_path / "m", learned(("grpo", 77, "question 3?")), rollouts)["clean"]
+    found = contamination(RECORDS, tmp_path / "m", rollouts, 0.0, repeated=3)
+    assert (found["clean"], found["repeated"]) == (True, 3)
