@@ -19,7 +19,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 
-from apprentice.envs.catalog import known
+from apprentice.envs.catalog import environment_class, known
 from apprentice.flows.recipe.loading import load_recipe, packaged, recipe_file
 from apprentice.flows.recipe.recipe import TRAINING_SECTIONS, Recipe
 from apprentice.tasks.reporting.errors import Stop
@@ -125,8 +125,8 @@ def editor_schema() -> str:
             others += [{"enum": ["off", False]}] if name in TRAINING_SECTIONS else []
             schema["properties"][name] = _or(schema["properties"][name], *others)
     environment = schema["$defs"]["EnvironmentSpec"]
-    environment["required"].remove("name")
-    environment["anyOf"] = [{"required": ["name"]}, {"required": ["path"]}]
+    own = {field for name in known() for field in environment_class(name).Settings.model_fields}
+    environment["properties"] = dict.fromkeys(sorted(own), True) | environment["properties"]  # beside the name
     for section in schema["$defs"].values():
         if curriculum := section.get("properties", {}).get("curriculum"):
             section["properties"]["curriculum"] = _or(curriculum, {"enum": ["on", "reasoning_gym", True]})
