@@ -23,6 +23,10 @@ INFRASTRUCTURE = ("timeout", "transport_error")
 """Kinds of a tool's error that no call of a model causes."""
 
 
+class NoTools(BadReply):
+    """A server tells neither what an action is nor which MCP tools it has."""
+
+
 class DiscoveredSettings(EnvironmentSettings):
     """What all environments have that are known by their server only."""
 
@@ -138,9 +142,9 @@ class DiscoveredEnvironment(ToolEnvironment):
             known = [{name: each.get(name) for name in ListedTool.model_fields if each.get(name)} for each in found]
             tools = TypeAdapter(list[ListedTool]).validate_python(known)
         except (Refused, BadReply, AttributeError, ValidationError) as error:
-            raise BadReply(f"it is no environment of MCP tools: {error}") from error
+            raise NoTools(f"it lists no MCP tools, and its /schema has no actions of its own ({error})") from error
         if not tools:
-            raise BadReply("it is no environment of MCP tools: it lists none")
+            raise NoTools("it lists no MCP tools, and its /schema has no actions of its own")
         return sorted(tools, key=lambda tool: tool.name)
 
     def call_tool(self, tool: ListedTool, arguments: dict[str, Any]) -> str:
@@ -193,8 +197,9 @@ class DiscoveredEnvironment(ToolEnvironment):
         reply = environment._begin(0)
         told = environment._discovered_in(reply) | settings
         environment = cls(cls.Settings.model_validate(told), session)
-        environment._question_in(environment._begin(0))
+        environment._begin(0)
         tools = settings.get("tools") or [tool.model_dump() for tool in environment._listed()]
+        environment._question_in(environment._begin(0))
         whole = cls.Settings.model_validate(told | {"tools": tools})
         cls(whole).declared_tools()  # what cannot be rendered is found here
         return told | {"tools": tools}

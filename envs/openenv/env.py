@@ -135,7 +135,10 @@ class Environment(DiscoveredEnvironment):
     def _action(self) -> dict[str, Any] | None:
         """The schema of the server's own action; None where it plays MCP tools, or does not say."""
         schema = wait_for(action_of(self.session.server))
-        return None if schema is None or schema.get("properties", {}).keys() >= MCP else schema
+        if schema is None:
+            return None
+        members = [schema, *schema.get("$defs", {}).values()]
+        return None if any(each.get("properties", {}).keys() >= MCP for each in members) else schema
 
     def _listed(self) -> list[ListedTool]:
         if self.settings.actions != "typed":

@@ -47,17 +47,21 @@ def at(paths: Sequence[str], reply: Reply, state: Callable[[], dict[str, Any]], 
 def whole(observation: dict[str, Any], passing: Sequence[str] = ()) -> str:
     """Return all of an observation that says something: the text, if it is one text alone, else a line for each field.
 
-    Empty if nothing is left.
+    Without fields that are empty or longer than LONGEST; empty if nothing is left.
     """
     left = {
         name: value
         for name, value in _without(observation, passing).items()
-        if name not in NOT_SHOWN and value not in (None, "", [], {})
+        if name not in NOT_SHOWN and value not in (None, "", [], {}) and len(written(value)) <= LONGEST
     }
     texts = list(left.values())
     if len(texts) == 1 and isinstance(texts[0], str):
         return texts[0]
     return "\n".join(f"{name}: {written(value)}" for name, value in left.items())
+
+
+LONGEST = 20_000
+"""Characters of a field's JSON from which it is no text for a model, such as the pixels of a picture."""
 
 
 def written(value: Any) -> str:

@@ -110,9 +110,8 @@ def _play_a_few(subject: Subject) -> AuditReply:
     played, rewarded = [], False
     for seed in seeds[:PLAYED]:
         played.append(play(one, seed, move))
-        rewarded |= bool(subject.sessions[0].refused) or any(
-            reply.reward is not None or reply.done for reply in subject.sessions[0].replies[1:]
-        )
+        steps = subject.sessions[0].replies[1:]
+        rewarded |= not steps or any(reply.reward is not None or reply.done for reply in steps)
     questions = [episode.question for episode in played]
     questions += [subject.question(seed) for seed in seeds[PLAYED:]]
     other = 1 if len(subject.sessions) > 1 else 0

@@ -20,8 +20,9 @@ def any_call(episode: Episode, draw: random.Random | None = None) -> Call:
     """Return a call of one tool after the other, with arguments that fit.
 
     Args:
-        draw: Draws the arguments; the same each time by default.
+        draw: Draws the arguments. By default they are the same each time, and others in each turn.
     """
+    draw = draw or (random.Random(episode.turns) if episode.turns else None)
     function = episode.tools[episode.turns % len(episode.tools)]["function"]
     return function["name"], _filled(function["parameters"], draw, 0)
 

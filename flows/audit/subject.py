@@ -247,7 +247,7 @@ class AuditReply(NamedTuple):
     broken: list[AuditedEpisode]
     """Those that could not be played to the end, except by a crash on a guessed move."""
     rewarded: bool = True
-    """Whether any step of them had a reward, or ended its episode."""
+    """Whether any step of them had a reward, or ended its episode; True where the server took no guessed call."""
 
 
 def play(player: Player, seed: int, move: Move) -> AuditedEpisode:

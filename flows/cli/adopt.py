@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import yaml
 
 from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
+from apprentice.envs.openenv.discovered import NoTools
 from apprentice.envs.openenv.env import Environment
-from apprentice.envs.openenv.observation import NAMES, STATE
+from apprentice.envs.openenv.observation import NAMES, STATE, whole
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.passing import difference, leaves
-from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.asking import IGNORES_SEEDS
@@ -89,30 +90,37 @@ def command_of(folder: Path) -> str:
     return f"uvicorn --app-dir {where} {app} --host 127.0.0.1 --port {{port}}"
 
 
-def adopt(server: EnvironmentServer, source: str, teacher: str, base_url: str = "") -> Adopted:
+def adopt(
+    server: EnvironmentServer, source: str, teacher: str, base_url: str = "", given: dict[str, Any] | None = None
+) -> Adopted:
     """Return a recipe for the server. Raises Stop with the reason where it cannot be trained on.
 
     Args:
         source: What the user named: a folder's server is started by its command.
         teacher: The teacher's model, and the address of its endpoint.
+        given: Settings of the environment that the user knows, such as its tasks.
     """
+    given = given or {}
     answered = answers(server)
     if answered.status == "failed":
         raise Stop(f"{server.url} cannot be trained on: {answered.found}.", answered.remedy)
     server = server.model_copy(update={"patience": min(server.patience, 20.0), "sessions": SESSIONS})
-    if (known := _own_environment(server, teacher, base_url)) is not None:
+    if not given and (known := _own_environment(server, teacher, base_url)) is not None:
         return known
-    first = _first_resets(server)
-    starts = _starts(server, first)
-    own = _question(server, first[0])
-    spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings}), server)
+    known_settings = FoundSettings(given, "as you said")
+    first = _first_resets(server, given)
+    starts = FoundSettings({}, "") if "tasks" in given else _starts(server, first)
+    own = FoundSettings({}, "") if "question" in given else _question(server, first[0], given)
+    spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings, **given}), server)
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
     report = audit(subject, quick=True)
     if report.wrong is not None:
         raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
     played = _played(server, spec)
     about = metadata_of(server)
-    lines = _written(spec, server, source, report.granted, about.name, [own, starts, *_rewards(played)], played)
+    lines = _written(
+        spec, server, source, report.granted, about.name, [known_settings, own, starts, *_rewards(played)], played
+    )
     return Adopted(lines.name, [*lines.lines, *_training(spec, lines.turns, teacher, base_url)])
 
 
@@ -155,12 +163,13 @@ class _Start(NamedTuple):
         return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
 
 
-def _first_resets(server: EnvironmentServer) -> list[_Start]:
+def _first_resets(server: EnvironmentServer, given: dict[str, Any]) -> list[_Start]:
     """Two resets under one seed, and one under another. Raises Stop if a reset needs more than a seed."""
     session, found = Recorded(server), []
+    rows = given.get("tasks") or [{}]
     try:
         for seed in (1, 1, 2):
-            reply = session.reset(seed=seed)
+            reply = session.reset(**{"seed": seed} | given.get("reset", {}) | rows[(seed - 1) % len(rows)])
             try:
                 state = session.state()
             except BadReply:  # a server need not tell its state
@@ -169,18 +178,24 @@ def _first_resets(server: EnvironmentServer) -> list[_Start]:
     except (Refused, BadReply, SessionLost) as error:
         raise Stop(
             f"{server.url} cannot be trained on as it is: its reset fails without more than a seed ({error}).",
-            "If it needs a task's name or other arguments, write them: environment: {reset: {…}} or {tasks: [{…}, …]}.",
+            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'.",
         ) from error
     finally:
         session.close()
     return found
 
 
-def _question(server: EnvironmentServer, first: _Start) -> FoundSettings:
+def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -> FoundSettings:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
     session = Recorded(server)
     try:
-        Environment.completed({}, session)
+        Environment.completed(given, session)
+    except NoTools as none:
+        said = one_line(whole(first.reply.observation), 200) or "nothing"
+        raise Stop(
+            f"{server.url} cannot be trained on as it is: {none}; its reset says {said!r}.",
+            "If a reset needs more than a seed, say it: --set reset='{scenario: …}'. Else its author has to mend it.",
+        ) from none
     except (BadReply, ValueError):
         pass
     else:
@@ -308,9 +323,12 @@ def _written(
     )
     name = named.strip("-.").lower() or "environment"
     rewards = [sum(each.rewards) for each in played]
+    earned = f"Random calls earned {min(rewards):g} to {max(rewards):g}."
+    if not any(each.rewards for each in played):
+        earned = "No random call was taken, so its rewards are not known."
     kind = "typed actions" if spec.settings.get("actions") == "typed" else "MCP tools"
     lines = [
-        f"# Written by `apprentice env adopt {source}`. Random calls earned {min(rewards):g} to {max(rewards):g}.",
+        f"# Written by `apprentice env adopt {source}`. {earned}",
         f"name: {name}",
         f"environment:  # {kind}: {tools[:90]}",
         f"  instructions: {_quoted(_prompt(called, player.tools))}",
@@ -318,6 +336,8 @@ def _written(
     turns = 10
     for each in found:
         for field, value in each.settings.items():
+            if any(line.startswith(f"  {field}: ") for line in lines):
+                continue  # what the user said comes first
             turns = value if field == "max_turns" else turns
             lines.append(f"  {field}: {_quoted(value)}  # {each.why}")
     folder = Path(source).expanduser()

@@ -194,6 +194,12 @@ def environment_of(
     return spec, f"Using the settings of the recipe {source}." if source else ""
 
 
+def settings_given(overrides: list[str] | None) -> dict[str, Any]:
+    """Return settings of the adapter that a user gives as NAME=VALUE, with the rows of a file of tasks. Raises Stop."""
+    spec, _ = environment_of(ANY, {}, overrides)
+    return spec.settings
+
+
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:
     """Return a recipe for its environments and sizes only. Raises Stop."""
     path = recipe_file(path)

@@ -112,18 +112,23 @@ def adopt(
     to: Annotated[Path | None, typer.Option("--to", help="Write the recipe to this file. Default: print it.")] = None,
     teacher: Annotated[str, typer.Option(help="The teacher's model.")] = "gpt-5-mini",
     base_url: Annotated[str, typer.Option(help="The teacher's endpoint. Default: OpenAI.")] = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="What you know of it, such as reset={difficulty: 3}."),
+    ] = None,
 ) -> None:
     """Look at a server that somebody else published, and write a recipe that trains on it."""
     with exit_with_message("No recipe was written."):
         ready()
         from apprentice.flows.cli.adopt import adopt as look
         from apprentice.flows.cli.adopt import adoptable
+        from apprentice.flows.cli.choice import settings_given
         from apprentice.tasks.reporting.errors import Stop
 
         if to is not None and to.exists():
             raise Stop(f"{to} exists.", "Choose another name with --to.")
         with adoptable(place) as server, Console(stderr=True).status("looking at it"):
-            found = look(server, place, teacher, base_url)
+            found = look(server, place, teacher, base_url, settings_given(set_))
         if to is None:
             print(found.text, end="")
         else:
