@@ -19,6 +19,7 @@ from apprentice.envs.openenv.tools import ListedTool, tools_of_action
 from apprentice.envs.wire.metadata import action_of, metadata_of
 from apprentice.envs.wire.passing import passing
 from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.session import Session
 from apprentice.envs.wire.waiting import wait_for
 
 MCP = {"tool_name", "arguments"}
@@ -49,6 +50,9 @@ class Settings(DiscoveredSettings):
     a file of JSON lines with as much in each. The seed is the number of the row."""
     one_task: bool = Field(default=False, exclude_if=lambda one_task: not one_task)
     """For servers that always begin with the same start: there is one question, and each seed is another try."""
+    new_sessions: bool = Field(default=False, exclude_if=lambda new_sessions: not new_sessions)
+    """Whether every episode has a session of its own, for servers where only the first reset of a session is the same
+    each time."""
     reward: Literal["last", "sum"] = "last"
     """Which of an episode's rewards count: the last one, or their sum."""
 
@@ -72,6 +76,11 @@ class Environment(DiscoveredEnvironment):
     Settings = Settings
     version = "2"
     settings: Settings
+
+    def __init__(self, settings: Settings, session: Session | None = None):
+        super().__init__(settings, session)
+        if session is not None:
+            session.starts_anew = settings.new_sessions
 
     @classmethod
     def questions_under(cls, settings: dict[str, Any]) -> int | None:

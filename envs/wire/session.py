@@ -64,6 +64,8 @@ class Session:
         lease: Entered when the session opens and left when it closes: a slot of a limit shared between runs.
 
     Attributes:
+        starts_anew: Whether every episode begins on a connection of its own, for servers whose second reset in a
+            session is another one than the first.
         turned_away: Whether the session lost its slot on the server during an episode and waits for another.
     """
 
@@ -74,6 +76,7 @@ class Session:
         lease: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
     ):
         self.server = server
+        self.starts_anew = False
         self.turned_away = False
         self._breaker = breaker or breaker_of(server)
         self._lease = lease
@@ -218,6 +221,8 @@ class Session:
         return result
 
     async def _send(self, episode: WireEpisode, kind: str, payload: dict[str, Any]) -> Reply:
+        if kind == "reset" and self.starts_anew and self._on_server is not None:
+            self._throw_away()
         client = await (self._connected() if kind == "reset" else self._in_episode(episode))
         self._on_server = episode
         try:
@@ -242,6 +247,8 @@ class Session:
     async def _in_episode(self, episode: WireEpisode) -> "WireClient":
         """Return the connected client; on a new connection, or after another episode's turn, the episode so far was
         replayed."""
+        if self.starts_anew and self._on_server not in (None, episode):
+            self._throw_away()
         is_new = self._client is None
         client = await self._connected()
         if is_new or self._on_server is not episode:

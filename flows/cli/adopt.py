@@ -109,7 +109,7 @@ def adopt(
         return known
     known_settings = FoundSettings(given, "as you said")
     first = _first_resets(server, given)
-    starts = FoundSettings({}, "") if "tasks" in given else _starts(server, first)
+    starts = FoundSettings({}, "") if "tasks" in given else _starts(server, first, given)
     own = FoundSettings({}, "") if "question" in given else _question(server, first[0], given)
     spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings, **given}), server)
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
@@ -163,12 +163,12 @@ class _Start(NamedTuple):
         return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
 
 
-def _first_resets(server: EnvironmentServer, given: dict[str, Any]) -> list[_Start]:
-    """Two resets under one seed, and one under another. Raises Stop if a reset needs more than a seed."""
+def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Sequence[int] = (1, 1, 2)) -> list[_Start]:
+    """The first resets of a session, under these seeds. Raises Stop if a reset needs more than a seed."""
     session, found = Recorded(server), []
     rows = given.get("tasks") or [{}]
     try:
-        for seed in (1, 1, 2):
+        for seed in seeds:
             reply = session.reset(**{"seed": seed} | given.get("reset", {}) | rows[(seed - 1) % len(rows)])
             try:
                 state = session.state()
@@ -221,12 +221,16 @@ def _says(path: str, value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
 
 
-def _starts(server: EnvironmentServer, first: list[_Start]) -> FoundSettings:
+def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any]) -> FoundSettings:
     """Whether the seed is the question, there is one start, or tasks have names. Raises Stop for random starts."""
     if tasks := _listed_tasks(server):
         return FoundSettings({"tasks": tasks}, f"the server lists {len(tasks)} tasks")
     one, again, other = (each.whole for each in first)
     if differs := difference(one, again):
+        fresh = [_first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2)]
+        if not difference(fresh[0], fresh[1]):
+            settings = {"new_sessions": True} | ({} if difference(fresh[0], fresh[2]) else {"one_task": True})
+            return FoundSettings(settings, "the first reset of a session is the same each time, and the next is not")
         raise Stop(
             f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).", IGNORES_SEEDS
         )

@@ -33,6 +33,7 @@ APPS: dict[str, Callable[[], FastAPI]] = {
     "counting": lambda: app(parity("counting")),
     "hidden": lambda: app(parity("hidden")),
     "by name": lambda: app(parity("by name")),
+    "first of a session": lambda: app(parity("first of a session"), sessions=1),
     "penalties": lambda: app(parity(low=-5.0, high=12.0)),
     "with hint": lambda: app(parity(hint="odd numbers end in 1, 3, 5, 7 or 9")),
     "with ids": lambda: app(parity(with_ids=True)),
@@ -159,6 +160,17 @@ def test_a_file_without_tasks_is_refused_with_its_line(tmp_path: Path, text: str
 def test_every_seed_is_another_try_of_the_one_task(servers: Servers, begin: Callable[..., Episode]):
     assert begin("fixed", seed=1, one_task=True).question == begin("fixed", seed=2, one_task=True).question
     assert checked(servers("fixed"), one_task=True).wrong is None
+
+
+def test_where_only_the_first_reset_of_a_session_is_the_same_each_episode_has_a_session(servers: Servers):
+    server = servers("first of a session")
+    assert checked(server).wrong is not None
+    assert checked(server, new_sessions=True, one_task=True).wrong is None
+    spec = completed(EnvironmentSpec(settings={"new_sessions": True, "one_task": True}), server)
+    with EnvironmentPool(spec, server, 3) as pool:
+        pool.open_all()
+        played = play_together(pool) + play_together(pool)
+    assert played == [played[0]] * 6, "also where episodes take turns"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, field_validator
 
 TASKS = {"easy": 2, "medium": 37, "hard": 418}
 
-Start = Literal["seeded", "fixed", "random", "counting", "by name", "hidden"]
+Start = Literal["seeded", "fixed", "random", "counting", "by name", "hidden", "first of a session"]
 
 
 class Label(Action):
@@ -71,6 +71,7 @@ def parity(
             super().__init__()
             self._n = 0
             self._id = ""
+            self._dice = random.Random(0)
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, task_id: str = "easy", **_: Any) -> Any:
             Parity.resets += 1
@@ -79,6 +80,7 @@ def parity(
                 "hidden": random.randint(1, 9999),
                 "random": random.randint(1, 9999),
                 "counting": Parity.resets,
+                "first of a session": self._dice.randint(1, 9999),
                 "by name": TASKS.get(task_id, 2),
             }
             self._n = draws.get(start, random.Random(seed).randint(1, 9999))

@@ -20,6 +20,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "seeded": lambda: app(parity()),
     "fixed": lambda: app(parity("fixed"), sessions=1),
     "random": lambda: app(parity("random")),
+    "first of a session": lambda: app(parity("first of a session")),
     "hidden": lambda: app(parity("hidden")),
     "without rewards": lambda: app(parity("fixed", rewards=False)),
     "over http": over_http,
@@ -42,7 +43,12 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
 
 @pytest.mark.parametrize(
     ("server", "environment", "sessions"),
-    [("seeded", {"max_turns": 2}, 16), ("fixed", {"max_turns": 2, "one_task": True}, 2), ("echo", {"name": "echo"}, 8)],
+    [
+        ("seeded", {"max_turns": 2}, 16),
+        ("fixed", {"max_turns": 2, "one_task": True}, 2),
+        ("first of a session", {"new_sessions": True, "one_task": True}, 16),
+        ("echo", {"name": "echo"}, 8),
+    ],
 )
 def test_a_recipe_of_twenty_lines_at_most_has_what_was_found(
     written: Any, server: str, environment: dict[str, Any], sessions: int
