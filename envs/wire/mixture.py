@@ -81,5 +81,9 @@ class SessionOfParts(Session):
     async def shut(self) -> None:
         await asyncio.gather(*(session.shut() for session in self._sessions.values()))
 
+    async def release(self) -> None:
+        for session in self._sessions.values():
+            await session.release()
+
     def wait_for_server(self) -> None:
         wait_for(self._breaker.wait())

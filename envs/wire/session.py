@@ -31,6 +31,10 @@ GRANTED = ("EXECUTION_ERROR", "VALIDATION_ERROR", "UNKNOWN_TYPE")
 """Error codes with which a granted session may answer a request for its state."""
 
 
+ENDED = "SESSION_ERROR"
+"""The error code with which openenv-core ends a session on a message that it cannot handle."""
+
+
 CRASHED = "the server crashed during a step"
 """The message for a server's exception that an action caused."""
 
@@ -229,7 +233,7 @@ class Session:
             return await client.ask(kind, payload)
         except ServerError as error:
             found = meaning(error, kind)
-            if kind != "step" or not isinstance(found, ConnectionError):
+            if kind != "step" or error.code != ENDED:
                 raise found from error
             if payload is self._ended_on:
                 self._breaker.succeeded()

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from apprentice.envs.base import tool_names
 from apprentice.envs.catalog import (
     ANY,
+    OLD,
     EnvironmentSpec,
     ExtraMissing,
     add_folder,
@@ -42,7 +43,7 @@ from apprentice.tasks.rollouts.streams import Stream, streams_of_parts
 
 def catalogue() -> list[dict[str, Any]]:
     """Return every environment, for JSON."""
-    return [_entry(name) for name in known()]
+    return [_entry(name) for name in known() if name not in OLD]
 
 
 def _entry(name: str) -> dict[str, Any]:

@@ -362,11 +362,9 @@ def read_questions(folder: Path, purpose: str) -> list[dict[str, Any]]:
 def held_out_texts(folder: Path) -> set[str]:
     """The normalized questions of the evaluation that training may not have: none where there are so few questions that
     both ask the same ones."""
-    evaluated: set[str] = set()
-    trained: set[str] = set()
-    for row in read_rows(folder / "questions.jsonl"):
-        if row["used"]:
-            (evaluated if row["purpose"] == "evaluate" else trained).add(same_text(row["question"]))
+    evaluated, trained = (
+        {same_text(row["question"]) for row in used_questions(folder, purpose)} for purpose in ("evaluate", "grpo")
+    )
     return evaluated - trained
 
 

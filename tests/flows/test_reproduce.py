@@ -105,7 +105,7 @@ def test_what_is_set_may_say_where_servers_are_and_nothing_else(lineage: Lineage
     with pytest.raises(Stop, match="would make a different artifact"):
         reproduce(lineage, ["grpo.max_steps=9"])
     with pytest.raises(Stop, match="did you mean url"):
-        reproduce(lineage, ["server.urls=http://127.0.0.1:9"])
+        reproduce(lineage, ["server.ulr=http://127.0.0.1:9"])
 
 
 def test_what_is_gone_has_no_recipe(toy_home: Path, toy_run: Ran, tmp_path: Path):

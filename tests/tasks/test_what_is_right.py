@@ -172,9 +172,9 @@ def test_a_reward_beyond_its_range_by_more_is_a_failure_of_the_server(given: Any
     ("low", "high", "status"), [(0, 1, "passed"), (-1, 1, "passed"), (0, 10, "failed"), (0, 0.5, "failed")]
 )
 def test_a_range_that_does_not_end_at_1_is_refused_before_anything_is_bought(low: float, high: float, status: str):
-    played = SimpleNamespace(reward=high)
-    game = SimpleNamespace(reward_range=(low, high))
-    subject: Any = SimpleNamespace(players=[game], seen=SimpleNamespace(broken=[], played=[played]))
+    played = SimpleNamespace(reward=high, calls=[])
+    game = SimpleNamespace(reward_range=(low, high), environment=SimpleNamespace(bounded=True))
+    subject: Any = SimpleNamespace(players=[game], seen=SimpleNamespace(broken=[], played=[played], rewarded=True))
     found = exploits.in_range.run(subject)
     assert found.status == status
     if status == "failed":

@@ -152,13 +152,14 @@ def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Pa
     assert said.text.splitlines()[-2] == f"{echo} works for echo."
 
 
-def test_a_server_with_too_few_sessions_for_grpo_fails_with_the_fix(echo: str, echo_recipe: Path):
+def test_a_server_with_too_few_sessions_for_grpo_is_told_that_rollouts_take_turns(echo: str, echo_recipe: Path):
     said = env("check", echo, "--recipe", str(echo_recipe), "--set", "grpo.batch_size=8", "--json")
-    assert said.code == 1
+    assert said.code == 0
     report = said.json_line()
     assert (report["granted"], report["needed"]["train"]) == (5, 8)
-    assert "MAX_CONCURRENT_ENVS=8" in said.text
-    assert f"{echo} does not work for echo: sessions." in said.text
+    assert "the 8 rollouts of a step take turns" in report["findings"][1]["found"]
+    assert "create_app(…, max_concurrent_envs=8)" in report["findings"][1]["remedy"]
+    assert f"{echo} works for echo, with too few sessions." in said.text
 
 
 def test_a_server_with_too_few_sessions_for_the_rest_is_told_to_be_slower(echo: str):
@@ -481,4 +482,4 @@ def test_a_server_of_one_environment_of_a_mixture_is_checked_against_the_whole_r
     recipe = str(RECIPES / "multi-laptop.yaml")
     said = env("check", echo, "--recipe", recipe, "--environment", "echo")
     assert "it grants 5; training needs 128" in said.text
-    assert said.code == 1
+    assert said.code == 0

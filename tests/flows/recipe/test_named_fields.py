@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from apprentice.envs.catalog import ANY, EnvironmentSpec, environment_class
 from apprentice.flows.recipe.loading import RENAMED
 from apprentice.flows.recipe.recipe import Recipe
 
@@ -28,14 +29,14 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 SECTIONS = [name for name, field in Recipe.model_fields.items() if any(models_in(field.annotation))]
 NAMED = re.compile(rf"(?<![\w./-])({'|'.join(SECTIONS)})\.([a-z_]+(?:\.[a-z_]+)*)\b(?![(/-])")
-NOT_A_FIELD = re.compile(r"\.(py|md|json|jsonl|yaml|png|svg|html|txt|safetensors|model_fields|model_dump)\b")
+NOT_A_FIELD = re.compile(r"\.(py|md|json|jsonl|yaml|png|svg|html|txt|safetensors|app|model_fields|model_dump)\b")
 
 
 def has(path: list[str], model: type[BaseModel] = Recipe) -> bool:
     """Whether a recipe has this field."""
     name, *rest = path
     if name not in model.model_fields:
-        return False
+        return model is EnvironmentSpec and name in environment_class(ANY).Settings.model_fields
     inner = list(models_in(model.model_fields[name].annotation))
     return not rest or name in FREE or any(has(rest, each) for each in inner)
 

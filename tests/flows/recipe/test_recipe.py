@@ -175,7 +175,7 @@ def test_what_the_documentation_says_means_what_it_says(tmp_path: Path):
         10,
     )
     shop: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 2), [])
-    assert (shop.environment.name, shop.environment.settings["reward"]) == ("mcp", "sum")
+    assert (shop.environment.name, shop.environment.settings["reward"]) == ("openenv", "sum")
     packaged: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 3), [])
     assert (packaged.environment.name, packaged.windows.grpo.start) == ("verifiers", 500)
     mixed: Any = load_recipe(as_documented(tmp_path, "docs/environments.md", 4), [])
