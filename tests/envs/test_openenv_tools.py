@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.openenv.tools import ListedTool, tool_of, tools_of_action
+from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.subject import Needs, Subject
@@ -266,3 +267,13 @@ def test_a_server_that_ignores_seeds_is_found_before_a_run(
     assert wrong.found.startswith(words)
     assert ("one_task: true" if served == "one question" else "list them: environment.tasks") in wrong.remedy
     assert checked(servers["shop"], completed(SHOP, servers["shop"])).wrong is None
+
+
+@pytest.mark.parametrize(("number_rows", "question"), [(False, "Guess."), (True, "Guess.\n\n(Row 7)")])
+def test_rows_that_share_one_prompt_are_told_apart_by_their_number(number_rows: bool, question: str):
+    """As the games of the verifiers package: equal questions would be taken for one."""
+    environment = environment_class("verifiers")
+    settings = {"package": "wordle", "number_rows": number_rows}
+    playing_it: Any = environment(environment.Settings.model_validate(settings))
+    playing_it._asked(7)
+    assert playing_it._question_in(Reply({"question": "Guess."}, None, False)) == question
