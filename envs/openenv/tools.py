@@ -111,6 +111,8 @@ def _inlined(schema: Any, known: dict[str, Any], seen: tuple[str, ...] = ()) -> 
         name = reference.rpartition("/")[2]
         found = {} if name in seen else _inlined(known.get(name, {}), known, (*seen, name))
         return found | {key: value for key, value in schema.items() if key != "$ref"}
+    if (one := _or_null(schema)) is not None:
+        return _inlined(one, known, seen)
     return {
         key: {name: _inlined(each, known, seen) for name, each in value.items()}
         if key == "properties" and isinstance(value, dict)  # an argument may be called title
@@ -118,6 +120,17 @@ def _inlined(schema: Any, known: dict[str, Any], seen: tuple[str, ...] = ()) -> 
         for key, value in schema.items()
         if key not in ("$defs", "title", "discriminator")
     }
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a schema that may be null as transformers writes one: its type, and that it is `nullable`. None for any
+    other schema, and for one whose type stands in a reference."""
+    options = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(options) != 1 or len(schema["anyOf"]) != 2 or not options[0].keys() & {"type", "enum"}:
+        return None
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    default = {} if schema.get("default") is None else {"default": schema["default"]}
+    return options[0] | rest | default | {"nullable": True}
 
 
 def _parsed(description: str) -> tuple[str, dict[str, str]]:

@@ -79,7 +79,7 @@ def test_the_model_is_shown_what_the_server_says_of_its_tools(servers: dict[str,
     }
     assert buy["description"] == "Buy the fruit. Returns: nothing more is sold."
     assert buy["parameters"]["required"] == ["items"]
-    assert {"type": "null"} in buy["parameters"]["properties"]["note"]["anyOf"]
+    assert buy["parameters"]["properties"]["note"] == {"type": "string", "nullable": True, "description": "note"}
     items = buy["parameters"]["properties"]["items"]
     assert items["type"] == "array"
     assert items["items"]["properties"]["number"] == {"type": "integer", "default": 1}
@@ -144,7 +144,9 @@ DEFS = {"Side": {"type": "string", "minLength": 1}, "Tree": {"properties": {"lef
     [
         ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": 1}),
         ({"enum": ["a", "b"], "title": "Kind"}, {"enum": ["a", "b"]}),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, {"type": "integer", "nullable": True}),
+        ({"anyOf": [{"enum": ["a"]}, {"type": "null"}]}, {"enum": ["a"], "nullable": True}),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
         ({"$ref": "#/$defs/Side"}, {"type": "string", "minLength": 1}),
         ({"$ref": "#/$defs/Tree"}, {"properties": {"left": {}}}),
         ({"type": "object", "properties": {"title": {"type": "string"}}}, None),
