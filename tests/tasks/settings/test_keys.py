@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 import apprentice.flows.recipe.sections
 import apprentice.tasks.settings as settings
+import apprentice.tasks.trainings
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
