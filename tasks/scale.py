@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.openenv.discovered import DiscoveredEnvironment
 from apprentice.envs.reward import is_right
 from apprentice.tasks.artifacts.types import COUNTED, RescoredRollouts, Rollouts
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
@@ -23,7 +24,8 @@ from apprentice.tasks.reporting import announce
 )
 def scale_rollouts(context: StageContext, rollouts: Rollouts, environment: EnvironmentSpec) -> dict[str, Any]:
     """Rewrites the reward of every episode that has one."""
-    scaled = environment.make().environment.scaled
+    played = environment.make().environment
+    assert isinstance(played, DiscoveredEnvironment)  # no other environment has a scale
     totals: Counter[str] = Counter(dict.fromkeys(("episodes", "failed", "changed", *COUNTED), 0))
     right = 0
     with (
@@ -31,7 +33,7 @@ def scale_rollouts(context: StageContext, rollouts: Rollouts, environment: Envir
         (context.out / "rollouts.jsonl").open("wb") as out,
     ):
         for before in map(Record.model_validate_json, lines):
-            reward = before.reward if before.reward is None or before.failed_at else scaled(before.reward)
+            reward = before.reward if before.reward is None or before.failed_at else played.scaled(before.reward)
             out.write(before.model_copy(update={"reward": reward}).line())
             totals.update({name: getattr(before, name) for name in COUNTED})
             totals.update(episodes=1, failed=bool(before.failed_at), changed=reward != before.reward)
