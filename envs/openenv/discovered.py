@@ -99,11 +99,16 @@ class DiscoveredEnvironment(ToolEnvironment):
 
     def reset(self, *, seed: int, **row: Any) -> str:
         """The question that the server asks under `seed`."""
+        reply = self._begin(seed)
         if not self._is_compared:
-            self._begin(seed)
             self._compare_tools()
-        reply = self._begin(seed)  # again: listing the tools may count as a step
+            reply = self._begin(seed) if self.lists_by_a_step else reply
         return self._question_in(reply)
+
+    @property
+    def lists_by_a_step(self) -> bool:
+        """Whether the server is asked for its tools within an episode, which may count as a step."""
+        return True
 
     def _begin(self, seed: int) -> Reply:
         self._rewards = []
@@ -197,9 +202,10 @@ class DiscoveredEnvironment(ToolEnvironment):
         reply = environment._begin(0)
         told = environment._discovered_in(reply) | settings
         environment = cls(cls.Settings.model_validate(told), session)
-        environment._begin(0)
+        if environment.lists_by_a_step:
+            environment._begin(0)
         tools = settings.get("tools") or [tool.model_dump() for tool in environment._listed()]
-        environment._question_in(environment._begin(0))
+        environment._question_in(environment._begin(0) if environment.lists_by_a_step else reply)
         whole = cls.Settings.model_validate(told | {"tools": tools})
         cls(whole).declared_tools()  # what cannot be rendered is found here
         return told | {"tools": tools}

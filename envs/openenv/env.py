@@ -87,6 +87,10 @@ class Environment(DiscoveredEnvironment):
         """1 with `one_task`, else the rows of `tasks`; None without both."""
         return 1 if settings.get("one_task") else len(rows_of(settings.get("tasks") or [])) or None
 
+    @property
+    def lists_by_a_step(self) -> bool:
+        return self.settings.actions != "typed"
+
     def slices(self, seed: int, question: str) -> dict[str, int | str]:
         """The fields of the task's row that few rows differ in."""
         rows = self.settings.tasks
