@@ -261,11 +261,14 @@ def _name_of(row: Any) -> str | int | None:
 
 
 class RandomEpisode(NamedTuple):
-    """An episode of random calls: the rewards of its steps, and whether the environment ended it."""
+    """An episode of random calls: the rewards of its steps, whether the environment ended it, its last reply."""
 
     rewards: list[float]
     turns: int
     ended: bool
+    last: str
+    is_taken: bool
+    """Whether the server took any of its calls."""
 
 
 def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpisode]:
@@ -279,7 +282,8 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
                 break
             ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
             steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
-            found.append(RandomEpisode(steps, len(ended.calls), ended.ended))
+            said = "".join(ended.replies[-1:])
+            found.append(RandomEpisode(steps, len(ended.calls), ended.ended, said, len(session.replies) > 1))
     except (Refused, BadReply, SessionLost) as error:
         if not found:
             raise Stop(
@@ -328,8 +332,8 @@ def _written(
     name = named.strip("-.").lower() or "environment"
     rewards = [sum(each.rewards) for each in played]
     earned = f"Random calls earned {min(rewards):g} to {max(rewards):g}."
-    if not any(each.rewards for each in played):
-        earned = "No random call was taken, so its rewards are not known."
+    if not any(each.is_taken for each in played):
+        earned = f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
     kind = "typed actions" if spec.settings.get("actions") == "typed" else "MCP tools"
     lines = [
         f"# Written by `apprentice env adopt {source}`. {earned}",

@@ -1,6 +1,7 @@
 """Rollouts get the rewards that a scale makes of the environment's own; what failed has none, and nothing is played."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from apprentice.tasks.scale import scale_rollouts
 from tests.tasks.evaluations import published
 
 TOOL = {"name": "act", "description": "", "input_schema": {}}
-COUNTS = dict.fromkeys(("episodes", "failed", *COUNTED), 0)
+COUNTS: dict[str, Any] = dict.fromkeys(("episodes", "failed", *COUNTED), 0)
 
 
 @pytest.mark.parametrize(
