@@ -23,6 +23,7 @@ from apprentice.envs.reward import is_right
 from apprentice.tasks.episodes.texts import same_text as same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.lease import held
+from apprentice.tasks.settings.spec import Purpose
 
 Message = dict[str, Any]
 """A message of an episode, in OpenAI's format."""
@@ -363,7 +364,8 @@ def held_out_texts(folder: Path) -> set[str]:
     """The normalized questions of the evaluation that training may not have: none where there are so few questions that
     both ask the same ones."""
     evaluated, trained = (
-        {same_text(row["question"]) for row in used_questions(folder, purpose)} for purpose in ("evaluate", "grpo")
+        {same_text(row["question"]) for row in used_questions(folder, purpose)}
+        for purpose in (Purpose.EVALUATE, Purpose.TRAIN)
     )
     return evaluated - trained
 
