@@ -16,9 +16,10 @@ from typing import Any
 from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.serving.process import leave_with_parent
 from apprentice.envs.wire.metrics import counted
-from apprentice.tasks.engine.processes import Job, ProcessResult, shard_on_cpu
+from apprentice.tasks.engine.processes import Job, ProcessResult
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.models.accelerate_internals import shard_on_cpu
 from apprentice.tasks.reporting import announce
 
 

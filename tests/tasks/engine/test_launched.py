@@ -20,9 +20,11 @@ from apprentice.envs.serving.child import child_command
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine import launched, processes
-from apprentice.tasks.engine.processes import Job, ProcessResult, launch_command, on_processes, shards_on_cpu
+from apprentice.tasks.engine.processes import Job, ProcessResult, launch_command, on_processes
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.models import accelerate_internals
+from apprentice.tasks.models.accelerate_internals import shard_on_cpu, shards_on_cpu
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.grpo_settings import GrpoSpec, HeldOut
@@ -321,10 +323,10 @@ def test_accelerate_shards_on_the_cpu_where_it_is_asked_to(
 
     monkeypatch.setattr(accelerate.state, "AcceleratorState", State)
     monkeypatch.setattr(accelerate.state, "PartialState", SimpleNamespace(_shared_state=shared))
-    monkeypatch.setattr(processes, "_use_deepspeed", lambda state, plugin: set_to.append(plugin))
+    monkeypatch.setattr(accelerate_internals, "_use_deepspeed", lambda state, plugin: set_to.append(plugin))
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         monkeypatch.setenv(name, str(name == requested).lower())
-    processes.shard_on_cpu()
+    shard_on_cpu()
     plugin = SimpleNamespace(set_mixed_precision=set_to.append)
     named = {"deepspeed_plugin" if "DEEPSPEED" in requested else "fsdp_plugin": plugin}
     state: Any = State(1, cpu=True, **named)
@@ -345,7 +347,7 @@ def test_deepspeed_takes_over_precision_and_the_communication(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
     plugin = SimpleNamespace(set_mixed_precision=settings.append, select=lambda **how: settings.append(how))
     state = SimpleNamespace(backend="gloo", mixed_precision="bf16", _mixed_precision="bf16")
-    processes._use_deepspeed(state, plugin)
+    accelerate_internals._use_deepspeed(state, plugin)
     assert starts == [{"dist_backend": "gloo", "auto_mpi_discovery": False}]
     assert settings == ["bf16", {"_from_accelerator_state": True}]
     assert (state._mixed_precision, state.deepspeed_plugins) == ("no", plugin)
