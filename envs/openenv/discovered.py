@@ -200,15 +200,15 @@ class DiscoveredEnvironment(ToolEnvironment):
         """Raises ValueError where the server's tools cannot be shown; Refused, BadReply, SessionLost."""
         environment = cls(cls.Settings.model_validate(settings), session)
         reply = environment._begin(0)
-        told = environment._discovered_in(reply) | settings
-        environment = cls(cls.Settings.model_validate(told), session)
+        discovered = environment._discovered_in(reply) | settings
+        environment = cls(cls.Settings.model_validate(discovered), session)
         if environment.lists_by_a_step:
             environment._begin(0)
         tools = settings.get("tools") or [tool.model_dump() for tool in environment._listed()]
         environment._question_in(environment._begin(0) if environment.lists_by_a_step else reply)
-        whole = cls.Settings.model_validate(told | {"tools": tools})
+        whole = cls.Settings.model_validate(discovered | {"tools": tools})
         cls(whole).declared_tools()  # what cannot be rendered is found here
-        return told | {"tools": tools}
+        return discovered | {"tools": tools}
 
 
 def text_of(result: Any) -> str:

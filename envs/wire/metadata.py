@@ -20,15 +20,15 @@ class Metadata(NamedTuple):
 
 def metadata_of(server: EnvironmentServer) -> Metadata:
     """Return what the server's /metadata says."""
-    told = wait_for(_told(server, "/metadata"))
-    told = told if isinstance(told, dict) else {}
-    return Metadata(str(told.get("name") or ""), str(told.get("version") or ""))
+    document = wait_for(_document(server, "/metadata"))
+    document = document if isinstance(document, dict) else {}
+    return Metadata(str(document.get("name") or ""), str(document.get("version") or ""))
 
 
 async def action_of(server: EnvironmentServer) -> dict[str, Any] | None:
     """Return the JSON schema of a server's action, from its /schema; None where it has none."""
-    told = await _told(server, "/schema")
-    action = told.get("action") if isinstance(told, dict) else None
+    document = await _document(server, "/schema")
+    action = document.get("action") if isinstance(document, dict) else None
     return action if isinstance(action, dict) else None
 
 
@@ -71,12 +71,12 @@ async def why_foreign(server: EnvironmentServer) -> str:
 
 
 async def _has_http_steps(server: EnvironmentServer) -> bool:
-    told = await _told(server, "/openapi.json")
-    paths = told.get("paths") if isinstance(told, dict) else None
+    document = await _document(server, "/openapi.json")
+    paths = document.get("paths") if isinstance(document, dict) else None
     return isinstance(paths, dict) and {"/reset", "/step"} <= paths.keys()
 
 
-async def _told(server: EnvironmentServer, path: str) -> Any:
+async def _document(server: EnvironmentServer, path: str) -> Any:
     """Return the JSON at a path; None where there is none."""
     import httpx
 

@@ -105,10 +105,10 @@ def _hidden_draw(subject: Subject) -> Evidence | None:
     for place in (0, 1):
         subject.question(seed, place)
         try:
-            told = dict(leaves(subject.sessions[place].state()))
+            state = dict(leaves(subject.sessions[place].state()))
         except BadReply:  # a server need not tell its state
-            told = {}
-        states.append({path: masked(each) for path, each in told.items() if isinstance(each, str)})
+            state = {}
+        states.append({path: masked(each) for path, each in state.items() if isinstance(each, str)})
     for path in states[0].keys() & states[1].keys():
         if states[0][path] != states[1][path] and not NAMES.search(path):
             shown = [one_line(states[place][path], 100) for place in (0, 1)]

@@ -245,10 +245,10 @@ def _listed_tasks(server: EnvironmentServer) -> list[dict[str, Any]]:
 
     for path in TASK_LISTS:
         try:
-            told = httpx.get(f"{server.url}{path}", timeout=server.message_timeout).json()
+            listed = httpx.get(f"{server.url}{path}", timeout=server.message_timeout).json()
         except (httpx.HTTPError, ValueError):
             continue
-        rows = told.get("tasks", told.get("scenarios")) if isinstance(told, dict) else told
+        rows = listed.get("tasks", listed.get("scenarios")) if isinstance(listed, dict) else listed
         names = [name for row in rows if (name := _name_of(row))] if isinstance(rows, list) else []
         if len(set(names)) > 1:
             return [{"task_id": name} for name in dict.fromkeys(names)]
