@@ -250,7 +250,7 @@ def test_a_server_without_a_websocket_is_refused_at_once_with_what_it_has_instea
     [
         ("seeded", {}, []),
         ("seeded", {"reward_range": [-1, 1]}, []),
-        ("strict", {}, []),
+        pytest.param("strict", {}, [], marks=pytest.mark.long),  # every odd call is sent twice
         ("penalties", {"scale": [-5, 12]}, []),
         ("one instance", {}, ["isolation.grading"]),
     ],
