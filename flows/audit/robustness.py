@@ -98,6 +98,9 @@ def grading(subject: Subject) -> CheckResult:
                 take(episode, (name, json.loads(given)))
                 compared += 1
                 if episode.reward != rewards[seed]:
+                    again = play(subject.fresh(), seed, replayed([(name, json.loads(given))]))
+                    if again.reward != rewards[seed]:
+                        return does_not_apply("one answer has several rewards, also in a session alone")
                     said = f"beside another session an answer earns {episode.reward}, alone {rewards[seed]}"
                     beside = Evidence(other if seed == one else one, (), "asked meanwhile in another session")
                     return failed(said, SHARED, by_seed[seed].evidence(), beside)

@@ -204,7 +204,7 @@ def test_a_server_that_refuses_the_reset_fails_with_its_words(server: Any):
         ("generous", "reward.range", "reward is 7.0, which is not within 0 to 1"),
         ("page", "health", "/health is not that of an OpenEnv server (status 200)"),
         ("asleep", "health", "it answers 503: asleep, starting or failing"),
-        pytest.param("deaf", "sessions", "it opens none", marks=pytest.mark.long),
+        ("deaf", "health", "it has no WebSocket at /ws (status 403)"),
     ],
 )
 def test_what_is_not_right_is_named_with_a_fix(kind: str, what: str, says: str):
