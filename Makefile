@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --no-loadscope-reorder --durations=10
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 OPENENV := build/openenv/venv
 VERIFIERS := build/verifiers/venv
 COUNTERPART_llmock := 'llmock==0.2.2'
