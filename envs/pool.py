@@ -27,8 +27,6 @@ R = TypeVar("R")
 
 Lease = Callable[[], AbstractAsyncContextManager[Any]]
 
-FEW = 4
-"""Sessions below which the episodes of a stage take turns; with as many it plays as many at once."""
 ASK_AGAIN = 30.0
 """Longest wait in seconds between requests for another session at the server's limit; starts at 1, 2, 4, … seconds."""
 
@@ -96,40 +94,37 @@ class EnvironmentPool:
         return [index for index in idle if self.sessions[index].is_open][:wanted]
 
     async def _open(self, indices: Iterable[int]) -> None:
-        """Open these sessions, one after another, until the server grants no more; then they take turns if it grants
-        very few."""
+        """Open these sessions; at the server's limit say so, and note when to ask it again."""
+        if not await self._open_granted(indices):
+            self._ask_at = time.monotonic() + self.at_limit()
+
+    async def _open_granted(self, indices: Iterable[int]) -> bool:
+        """Open these sessions, one after another, until the server, or each of its copies, grants no more; return
+        whether all are open."""
         refused: set[str] = set()
         for index in indices:
-            server = self.sessions[index].server.url
-            if server in refused:
+            if self.sessions[index].server.url in refused:
                 continue
             try:
                 await self.sessions[index].open()
             except AtCapacity:
                 await self.sessions[index].shut()
-                refused.add(server)
-        if refused and not self.take_turns(FEW):
-            self._ask_at = time.monotonic() + self.at_limit()
+                refused.add(self.sessions[index].server.url)
+        return not refused
 
-    def take_turns(self, fewer_than: int | None = None) -> bool:
-        """Let the sessions that the server does not grant take turns in those that it does; return whether they do.
-
-        Args:
-            fewer_than: Only if it grants fewer than this; always by default.
-        """
-        hosts = [session for session in self.sessions if session.is_open]
-        if not hosts or (fewer_than is not None and len(hosts) >= fewer_than):
-            return False
-        if waiting := [session for session in self.sessions if not session.is_open]:
-            self.say(
-                f"{self.server.url} grants {len(hosts)} of {len(self.sessions)} sessions, so {len(self.sessions)} "
-                "episodes take turns: before its next step each is put back by a reset and its earlier actions, and "
-                "the replies are compared. Step n of an episode costs n + 1 messages; a server that is made with "
-                "create_app(…, max_concurrent_envs=64) is faster."
-            )
+    def _take_turns(self) -> None:
+        """Let the sessions that the server does not grant take turns in those that it does."""
+        own = [session for session in self.sessions if not session.is_guest]
+        hosts = [session for session in own if session.is_open]
+        waiting = [session for session in own if not session.is_open and not session.is_shared]
+        self.say(
+            f"{self.server.url} grants {len(hosts)} of {len(self.sessions)} sessions, so {len(self.sessions)} episodes "
+            "take turns: before its next step each is put back by a reset and its earlier actions, and the replies are "
+            "compared. Step n of an episode costs n + 1 messages; a server that is made with create_app(…, "
+            "max_concurrent_envs=64) is faster."
+        )
         for place, session in enumerate(waiting):
             session.join(hosts[place % len(hosts)])
-        return True
 
     def at_limit(self) -> float:
         """Report the server's limit and return the seconds after which to ask again."""
@@ -145,13 +140,19 @@ class EnvironmentPool:
         self._refusals += 1
         return min(2.0 ** (self._refusals - 1), ASK_AGAIN)
 
-    def open_all(self) -> None:
-        """Open every session, or let them take turns in those that the server grants. Waits up to the server's
-        `patience` for the first one. Raises SessionLost."""
+    def open_all(self, turns: bool = True) -> None:
+        """Open every session. Raises SessionLost.
+
+        Args:
+            turns: Whether they take turns in those that the server grants, where it grants too few. Then only the first
+                one is waited for, up to the server's `patience`; otherwise each is.
+        """
+        if not turns:
+            _together(session.open(patient=True) for session in self.sessions)
+            return
         wait_for(self.sessions[0].open(patient=True))
-        wait_for(self._open(range(1, len(self.sessions))))
-        if self.granted < len(self.sessions):
-            self.take_turns()
+        if not wait_for(self._open_granted(range(1, len(self.sessions)))):
+            self._take_turns()
 
     @property
     def granted(self) -> int:
@@ -269,9 +270,6 @@ class Crew(Generic[I, R]):
                 try:
                     await session.open()
                 except AtCapacity:
-                    if self._pool.take_turns(FEW):
-                        self._idle.put_nowait((environment, session))
-                        continue
                     wait = self._pool.at_limit()
                     if self._workers or self._siblings_play():
                         await session.shut()
@@ -293,10 +291,10 @@ class Crew(Generic[I, R]):
                     await asyncio.sleep(0.005)
                 await self._pool.breaker.wait()
                 if any(other.turned_away for other in self._pool.sessions):  # it gets this session's slot
-                    await session.release()
+                    await session.shut()
                     self._idle.put_nowait((player, session))
                     return
-            await session.release()  # frees a slot for a session that loses its own during its last episode
+            await session.shut()  # frees a slot for a session that loses its own during its last episode
         except Exception as error:
             self._stop(error)
 

@@ -222,7 +222,8 @@ class Preflight:
             if new:
                 meanwhile.submit(import_module, "trl.chat_template_utils")
             needs = Needs.of(recipe, recipe.training_sessions(ahead), collect=buys is not None)
-            seen = _check_environments(self._tasks(run, needs))
+            processes = max((each.processes for each in trainings), default=1)
+            seen = _check_environments(self._tasks(run, needs), processes)
         tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
         if model is not None and self.trains_here:
             specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
@@ -290,7 +291,12 @@ class EvaluationPreflight:
             self.checked = True
 
 
-def _check_environments(tasks: Sequence[PlannedTask]) -> list[AuditedTask]:
+def _check_environments(tasks: Sequence[PlannedTask], processes: int = 1) -> list[AuditedTask]:
+    """Raise Stop where a server does not work.
+
+    Args:
+        processes: Those of a training: rollouts of several processes take no turns.
+    """
     seen: list[AuditedTask] = []
     granted: set[str] = set()
     for task in tasks:
@@ -303,6 +309,13 @@ def _check_environments(tasks: Sequence[PlannedTask]) -> list[AuditedTask]:
             announce.warn(f"{found} See envs/AUDIT.md.")
         if wrong := report.wrong:
             raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.remedy)
+        if processes > 1 and report.granted < needs.train:
+            raise Stop(
+                f"{task.server.url} grants {report.granted} sessions, and {needs}. Its {processes} processes take no "
+                "turns.",
+                "Raise max_concurrent_envs on the server, lower grpo.batch_size × grpo.gradient_accumulation, or set "
+                "grpo.processes: 1.",
+            )
         seen.append(AuditedTask(task.spec, task.spec.make(), task.seeds, report.questions))
     return seen
 

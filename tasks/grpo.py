@@ -71,11 +71,11 @@ def grpo(
     if spec.args:  # here and not in train_grpo: its processes share a world, and its seed is set
         tokenizer = load_tokenizer(context.fetch(checkpoint), context.run.trusted)
         check_arguments(spec, lambda given: first_step(spec, given, tokenizer, []))
-    if spec.processes > 1:  # check the total first; each process then opens its own
+    if spec.processes > 1:  # check the total first; each process then opens its own, and takes turns with no other
         server = context.run.servers.environment(environment.name)
         sessions = spec.sessions() * spec.processes
         with EnvironmentPool(environment, server, sessions, announce.warn) as pool, _as_stop():
-            _open_sessions(pool, environment)
+            _open_a_session_each(pool, environment)
     with explained_oom(spec):
         return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
 
@@ -125,7 +125,7 @@ def train_grpo(
         LiveRollouts(pool) as rollouts,
         _as_stop(),
     ):
-        _open_sessions(pool, environment)
+        pool.open_all()
         instance = environment.make()
         streams = streams_of(instance, spec)
         folder = context.fetch(checkpoint)
@@ -256,9 +256,9 @@ def _as_stop() -> Iterator[None]:
         ) from lost
 
 
-def _open_sessions(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
+def _open_a_session_each(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
     try:
-        pool.open_all()
+        pool.open_all(turns=False)
     except SessionLost:
         if pool.breaker.gave_up or not pool.granted:
             raise
@@ -267,7 +267,8 @@ def _open_sessions(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:
             f"A GRPO step plays {len(pool.sessions)} rollouts at once (grpo.batch_size × "
             f"gradient_accumulation × processes), and {url} grants {granted} sessions.",
             f"Raise max_concurrent_envs of the {name} server (above 1 its class must set "
-            "SUPPORTS_CONCURRENT_SESSIONS), or lower grpo.gradient_accumulation.",
+            "SUPPORTS_CONCURRENT_SESSIONS), lower grpo.gradient_accumulation, or set grpo.processes: 1, whose rollouts "
+            "take turns.",
         ) from None
 
 

@@ -16,7 +16,7 @@ from apprentice.envs.openenv.tools import ListedTool, tool_of
 from apprentice.envs.reward import ROUNDING
 from apprentice.envs.tools import Tool
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
-from apprentice.envs.wire.session import CRASHED, Refused, Session
+from apprentice.envs.wire.session import ActionRefused, Crashed, Refused, Session
 
 LIST = {"type": "list_tools"}
 INFRASTRUCTURE = ("timeout", "transport_error")
@@ -146,7 +146,7 @@ class DiscoveredEnvironment(ToolEnvironment):
             found = self.session.step(LIST).read(list, "tools")
             known = [{name: each.get(name) for name in ListedTool.model_fields if each.get(name)} for each in found]
             tools = TypeAdapter(list[ListedTool]).validate_python(known)
-        except (Refused, BadReply, AttributeError, ValidationError) as error:
+        except (Refused, ActionRefused, BadReply, AttributeError, ValidationError) as error:
             raise NoTools(f"it lists no MCP tools, and its /schema has no actions of its own ({error})") from error
         if not tools:
             raise NoTools("it lists no MCP tools, and its /schema has no actions of its own")
@@ -169,14 +169,12 @@ class DiscoveredEnvironment(ToolEnvironment):
         place = json.dumps([len(self._rewards), action], sort_keys=True)
         try:
             return self.session.step(action)
-        except BadReply as bad:
-            if not str(bad).startswith(CRASHED):
-                raise
+        except Crashed as crashed:
             if place not in self._crashed_on:
                 self._crashed_on.add(place)
                 raise
             self.session.renew()  # the crash may have left half of a step behind
-            raise ValueError(one_line(str(bad).removeprefix(f"{CRASHED}: "))) from bad
+            raise ValueError(one_line(crashed.reason)) from crashed
 
     def _take(self, reply: Reply) -> None:
         """Notes the reward, and whether the episode has ended. Raises BadReply if it did so without any reward."""

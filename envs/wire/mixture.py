@@ -81,9 +81,13 @@ class SessionOfParts(Session):
     async def shut(self) -> None:
         await asyncio.gather(*(session.shut() for session in self._sessions.values()))
 
-    async def release(self) -> None:
-        for session in self._sessions.values():
-            await session.release()
+    @property
+    def is_guest(self) -> bool:
+        return any(session.is_guest for session in self._sessions.values())
+
+    @property
+    def is_shared(self) -> bool:  # type: ignore[override]
+        return any(session.is_shared for session in self._sessions.values())
 
     def wait_for_server(self) -> None:
         wait_for(self._breaker.wait())

@@ -36,11 +36,23 @@ ENDED = "SESSION_ERROR"
 
 
 CRASHED = "the server crashed during a step"
-"""The message for a server's exception that an action caused."""
+"""How the message begins of a server's exception that an action caused."""
 
 
 class Refused(Exception):
     """The server rejected the request: an invalid configuration, an unknown dataset."""
+
+
+class Crashed(BadReply):
+    """The server raised an exception on an action.
+
+    Attributes:
+        reason: What it said of it.
+    """
+
+    def __init__(self, reason: str):
+        super().__init__(f"{CRASHED}: {reason}")
+        self.reason = reason
 
 
 class ActionRefused(ValueError):
@@ -52,9 +64,14 @@ class AtCapacity(Exception):
 
 
 class WireEpisode:
-    """What puts an episode back: its reset, its actions so far, and what the server replied."""
+    """What puts an episode back: its reset, its actions so far, and what the server replied.
+
+    Attributes:
+        ended_on: The action on which the server ended the session, if it did so on the last one.
+    """
 
     def __init__(self, question: dict[str, Any]):
+        self.ended_on: dict[str, Any] | None = None
         self.question = question
         self.actions: list[dict[str, Any]] = []
         self.replies: list[Reply | None] = []
@@ -70,6 +87,7 @@ class Session:
     Attributes:
         starts_anew: Whether every episode begins on a connection of its own, for servers whose second reset in a
             session is another one than the first.
+        is_shared: Whether other sessions take turns in this one.
         turned_away: Whether the session lost its slot on the server during an episode and waits for another.
     """
 
@@ -91,8 +109,7 @@ class Session:
         self._turn = asyncio.Lock()
         self._episode = WireEpisode({})
         self._on_server: WireEpisode | None = None
-        self._is_shared = False
-        self._ended_on: dict[str, Any] | None = None
+        self.is_shared = False
         self._retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((OSError, EOFError)),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=5.0),
@@ -116,14 +133,14 @@ class Session:
 
     def step(self, action: dict[str, Any]) -> Reply:
         """Send one action of the current episode. Raises Refused, ActionRefused, BadReply, SessionLost."""
-        self._ended_on = None
+        self._episode.ended_on = None
         reply = wait_for(self._exchange("step", action))
         self._episode.actions.append(action)
         self._keep(reply)
         return reply
 
     def _keep(self, reply: Reply) -> None:
-        self._episode.replies.append(reply if self._host._is_shared else None)
+        self._episode.replies.append(reply if self._host.is_shared else None)
 
     def state(self) -> dict[str, Any]:
         """Return the server's state of the current episode. Raises BadReply, SessionLost."""
@@ -132,7 +149,12 @@ class Session:
     def join(self, host: "Session") -> None:
         """Take turns with `host` in its session: an episode is put back by its reset and its earlier actions."""
         self._host = host
-        host._is_shared = True
+        host.is_shared = True
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it takes turns in another session."""
+        return self._host is not self
 
     def wait_for_server(self) -> None:
         """Wait until the server is not known to be unavailable. Raises SessionLost."""
@@ -164,11 +186,6 @@ class Session:
         if self._leased is not None:
             leased, self._leased = self._leased, None
             await leased.aclose()
-
-    async def release(self) -> None:
-        """Give the session back, unless others take turns in it."""
-        if not self._host._is_shared:
-            await self.shut()
 
     async def open(self, patient: bool = False) -> None:
         """Take a lease and open the session. Raises SessionLost; AtCapacity at once unless `patient`."""
@@ -235,10 +252,10 @@ class Session:
             found = meaning(error, kind)
             if kind != "step" or error.code != ENDED:
                 raise found from error
-            if payload is self._ended_on:
+            if payload is episode.ended_on:
                 self._breaker.succeeded()
                 raise ActionRefused(_refusal(error)) from error
-            self._ended_on = payload
+            episode.ended_on = payload
             raise found from error
 
     async def _ask_state(self, episode: WireEpisode) -> dict[str, Any]:
@@ -281,7 +298,7 @@ class Session:
             replies += [await client.ask("step", action) for action in episode.actions]
         except (BadReply, ServerError) as error:  # the server accepted all of this before
             raise ConnectionError(f"the episode could not be replayed on a new session: {error}") from error
-        if self._is_shared:
+        if self.is_shared:
             count("replayed", len(replies))
             for then, now in zip(episode.replies, replies, strict=False):
                 if differs := difference(then, now):
@@ -313,7 +330,7 @@ def meaning(error: ServerError, kind: str) -> Exception:
     if error.code == "VALIDATION_ERROR" or (error.code == "EXECUTION_ERROR" and kind == "reset"):
         return Refused(str(error))
     if error.code == "EXECUTION_ERROR":
-        return BadReply(f"{CRASHED}: {error}")
+        return Crashed(str(error))
     return ConnectionError(str(error))
 
 

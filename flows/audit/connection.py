@@ -64,7 +64,7 @@ def health(subject: Subject) -> CheckResult:
     return answers(subject.server)
 
 
-@check("sessions", "error", "Rollouts of a step, or episodes of an evaluation, take turns or wait.", quick=True)
+@check("sessions", "error", "Rollouts of a step take turns, and episodes of an evaluation wait.", quick=True)
 def sessions(subject: Subject) -> CheckResult:
     """Open as many sessions as are needed; those granted stay open."""
     copies = [each.model_copy(update={"patience": min(PATIENCE, each.patience)}) for each in subject.server.each()]

@@ -136,6 +136,9 @@ def test_too_few_sessions_stop_no_run_since_episodes_take_turns(endpoint: Endpoi
         at = f"server.url={url}"
         look(recipe(endpoint, at), tmp_path)
         look(recipe(endpoint, at), tmp_path, before=("sft", "grpo"), stage="evaluate")
+        said = stopped(recipe(endpoint, at, "grpo.processes=2"), tmp_path)
+        assert "grants 3 sessions, and training needs 16" in said
+        assert "grpo.processes: 1" in said
 
 
 @pytest.mark.long

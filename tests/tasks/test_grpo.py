@@ -1,7 +1,6 @@
 """Laws 4 and 5 in GRPO: a group shares its question, an outage is no reward."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +9,12 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.envs.wire.session import Session
 from apprentice.tasks import grpo as stage
-from apprentice.tasks.engine.run import RunContext, StandingServers
-from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import TrainedQuestions
-from apprentice.tasks.grpo import grpo
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
@@ -149,16 +144,6 @@ def test_no_reward_is_given_once_the_server_was_given_up(played: Played, reward_
         reward(None, *[1.0] * 7)
 
 
-@pytest.mark.long
-def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_sum, context: StageContext):
-    with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "3") as url:
-        few = EnvironmentServer(url=url, patience=1.0)
-        context = replace(context, run=RunContext(context.run.store, StandingServers({"reasoning_gym": few}, None)))
-        nothing: Any = None
-        with pytest.raises(Stop, match=r"A GRPO step plays 8 rollouts at once .* grants 3 sessions"):
-            grpo.body(context, GrpoSpec(batch_size=2, gradient_accumulation=4), nothing, chain_sum, nothing, 0)
-
-
 @pytest.mark.parametrize(
     ("granted", "gave_up", "raised"),
     [
@@ -170,7 +155,8 @@ def test_too_few_places_on_the_server_are_told_before_a_model_is_loaded(chain_su
 def test_too_few_places_are_told_with_what_to_raise_and_a_server_that_is_gone_is_lost(
     granted: int, gave_up: str | None, raised: type[Exception], chain_sum: EnvironmentSpec
 ):
-    def open_all() -> None:
+    def open_all(turns: bool) -> None:
+        assert not turns
         raise SessionLost("no more sessions")
 
     pool: Any = SimpleNamespace(
@@ -184,9 +170,9 @@ def test_too_few_places_are_told_with_what_to_raise_and_a_server_that_is_gone_is
         r"plays 8 rollouts at once .* http://there grants 3 sessions.*(?s:.)*max_concurrent_envs of the reasoning_gym"
     )
     with pytest.raises(raised, match=words if raised is Stop else "no more sessions"):
-        stage._open_sessions(pool, chain_sum)
-    pool.open_all = lambda: None
-    stage._open_sessions(pool, chain_sum)
+        stage._open_a_session_each(pool, chain_sum)
+    pool.open_all = lambda turns: None
+    stage._open_a_session_each(pool, chain_sum)
 
 
 def test_of_a_mixture_the_server_with_the_fewest_places_is_named(chain_sum: EnvironmentSpec):
