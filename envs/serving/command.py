@@ -1,9 +1,11 @@
 """Runs the command that serves somebody else's environment, as a child process that never outlives its parent.
 
-In: a command with {port}. Out: the server's URL inside the `with` block.
+In: a command with {port}. Out: the server's URL inside the `with` block. A command that others wrote does not watch for
+its parent's end, so it runs below this module, which does.
+
+Run: `python -m apprentice.envs.serving.command PROGRAM ARGUMENT…` (ends with the program, or when stdin closes).
 """
 
-import ctypes
 import os
 import shlex
 import signal
@@ -11,11 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from apprentice.envs.defaults import debugging
+from apprentice.envs.serving.child import child_command
 from apprentice.envs.serving.process import ServerFailed, State, last_line, when_ready
 
 
@@ -32,19 +36,15 @@ def command_server(command: str, patience: float) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program, *arguments = shlex.split(command.replace("{port}", str(port)))
-    beside = Path(sys.executable).parent / program
     with tempfile.TemporaryFile() as errors:
-        try:
-            process = subprocess.Popen(
-                [str(beside) if beside.exists() else program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=None if debugging() else errors,
-                start_new_session=True,  # Ctrl-C reaches only the parent; the child ends with this block
-                preexec_fn=_die_with_parent,
-            )
-        except OSError as error:
-            raise ServerFailed(f"{program} cannot be run: {error.strerror or error}") from error
+        process = subprocess.Popen(
+            child_command("apprentice.envs.serving.command", program, *arguments),
+            stdin=subprocess.PIPE,
+            stdout=errors,
+            stderr=None if debugging() else errors,
+            start_new_session=True,  # Ctrl-C reaches only the parent; the child ends with this block
+        )
+        assert process.stdin is not None
         try:
             url = f"http://127.0.0.1:{port}"
 
@@ -56,22 +56,35 @@ def command_server(command: str, patience: float) -> Iterator[str]:
                 raise ServerFailed(f"{program} {how}{last_line(errors)}")
             yield url
         finally:
-            _end(process)
+            process.stdin.close()
+            process.wait()
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process and those that it started."""
+def main() -> None:
+    """Run the program of the command line; end it, and what it started, when standard input closes."""
+    program, *arguments = sys.argv[1:]
+    beside = Path(sys.executable).parent / program
+    try:
+        child = subprocess.Popen(
+            [str(beside) if beside.exists() else program, *arguments],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        sys.exit(f"it cannot be run: {error.strerror or error}")
+    threading.Thread(target=_end_with_parent, args=(child,), daemon=True).start()
+    sys.exit(child.wait())
+
+
+def _end_with_parent(child: "subprocess.Popen[bytes]") -> None:
+    sys.stdin.read()
     for each in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, each)
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            continue
-        return
+            os.killpg(child.pid, each)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=5)
+            return
 
 
-def _die_with_parent() -> None:
-    """Let Linux end the process when its parent is killed: a command that others wrote does not watch its input."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if __name__ == "__main__":
+    main()

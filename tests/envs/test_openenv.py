@@ -100,14 +100,18 @@ def test_a_server_is_played_by_its_address_alone(servers: Servers, begin: Callab
     assert (episode.messages[-1]["content"], episode.reward, episode.done) == ("graded", 1.0, True)
 
 
+HINT = "odd numbers end in 1, 3, 5, 7 or 9"
+SHOWN = f"text: Is 2202 odd or even?\nhint: {HINT}"
+
+
 @pytest.mark.parametrize(
     ("settings", "question", "reply"),
     [
-        ({}, "text: Is 2202 odd or even?\nhint: odd numbers end in 1, 3, 5, 7 or 9", "text: graded"),
-        ({"question": ["text"]}, "Is 2202 odd or even?", "text: graded"),
-        ({"question": ["hint", "text"]}, "odd numbers end in 1, 3, 5, 7 or 9\n\nIs 2202 odd or even?", "text: graded"),
-        ({"reply": ["text"]}, "text: Is 2202 odd or even?\nhint: odd numbers end in 1, 3, 5, 7 or 9", "graded"),
-        ({"question": ["state.step_count"]}, "step_count: 0", "text: graded"),
+        ({}, SHOWN, f"text: graded\nhint: {HINT}"),
+        ({"question": ["text"]}, "Is 2202 odd or even?", f"text: graded\nhint: {HINT}"),
+        ({"question": ["hint", "text"]}, f"{HINT}\n\nIs 2202 odd or even?", f"text: graded\nhint: {HINT}"),
+        ({"reply": ["text"]}, SHOWN, "graded"),
+        ({"question": ["state.step_count"]}, "step_count: 0", f"text: graded\nhint: {HINT}"),
     ],
 )
 def test_settings_choose_what_is_shown(
@@ -116,7 +120,7 @@ def test_settings_choose_what_is_shown(
     episode = begin("with hint", **settings)
     assert episode.question == question
     episode.step(called("act", label="odd"))
-    assert episode.messages[-1]["content"].startswith(reply.removeprefix("text: "))
+    assert episode.messages[-1]["content"] == reply
 
 
 def test_what_changes_on_every_reset_is_no_part_of_the_question(servers: Servers, begin: Callable[..., Episode]):
@@ -337,7 +341,7 @@ def test_a_command_serves_while_the_block_runs_and_ends_with_a_parent_that_is_ki
         assert url.startswith("http://127.0.0.1:")
     with pytest.raises(ServerFailed, match="exited with code 1: ValueError"):
         command_server(f"{sys.executable} {tmp_path}/serve.py x{{port}}", patience=60).__enter__()
-    with pytest.raises(ServerFailed, match="no-such-program cannot be run"):
+    with pytest.raises(ServerFailed, match="no-such-program exited with code 1: it cannot be run: No such file"):
         command_server("no-such-program {port}", patience=60).__enter__()
     starts = (
         "import sys\nfrom apprentice.envs.serving.command import command_server\n"

@@ -94,7 +94,7 @@ def parity(
             if not rewards:
                 return Asked(text="go on", reward=None, done=False)
             right = action.label == ("even" if self._n % 2 == 0 else "odd")
-            return Asked(text="graded", episode_id=self._id, reward=high if right else low, done=True)
+            return Asked(text="graded", hint=hint, episode_id=self._id, reward=high if right else low, done=True)
 
         @property
         def state(self) -> ParityState:

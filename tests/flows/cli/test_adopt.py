@@ -64,7 +64,9 @@ def test_behind_each_line_stands_why_it_is_there(written: Any):
     text, recipe = written("fixed")
     assert "one_task: true  # other seeds gave the same start: there is one task" in text
     assert "# it grants 1 of 16; max_concurrent_envs of create_app raises that" in text
-    assert "Call" in recipe["environment"]["instructions"] or "calling `act`" in recipe["environment"]["instructions"]
+    assert recipe["environment"]["instructions"] == (
+        "You play Parity. Act by calling `act` (Say which it is), once in each turn, until the task is solved."
+    )
 
 
 @pytest.mark.parametrize(
