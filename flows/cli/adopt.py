@@ -1,7 +1,7 @@
-"""Looks at an OpenEnv server that somebody else published, and writes a recipe that trains on it: `env adopt`.
+"""Looks at an OpenEnv server that somebody else published, for a recipe that trains on it: `env adopt`.
 
-In: a URL, a Space, or a folder with a server's code. Out: a recipe of some twenty lines, each with what was found and
-why the line follows from it; Stop with the reason where it cannot be trained on.
+In: a URL, a Space, or a folder with a server's code. Out: the recipe's text; Stop with the reason where the server
+cannot be trained on.
 """
 
 import random
@@ -28,6 +28,7 @@ from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
 from apprentice.flows.audit.guesses import any_call
 from apprentice.flows.audit.subject import AuditedEpisode, Needs, Recorded, Subject, play
+from apprentice.flows.cli.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting.errors import Stop
@@ -44,19 +45,10 @@ LONGEST = 30
 """Turns after which such an episode is left."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
-TASK_LISTS = ("/tasks", "/task_list", "/scenarios")
-"""Where servers that take a task by its name list them, if they do."""
-
-
-class Adopted(NamedTuple):
-    """A recipe, and what stands in its lines."""
-
-    name: str
-    lines: list[str]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines) + "\n"
+TASK_LISTS = {"/tasks": "task_id", "/scenarios": "scenario"}
+"""Where servers that take a task by its name may list them, and the name's field in a reset."""
+PATIENCE = 20.0
+"""Seconds to wait for a server that does not answer."""
 
 
 @contextmanager
@@ -92,7 +84,7 @@ def command_of(folder: Path) -> str:
 
 def adopt(
     server: EnvironmentServer, source: str, teacher: str, base_url: str = "", given: dict[str, Any] | None = None
-) -> Adopted:
+) -> str:
     """Return a recipe for the server. Raises Stop with the reason where it cannot be trained on.
 
     Args:
@@ -104,52 +96,60 @@ def adopt(
     answered = answers(server)
     if answered.status == "failed":
         raise Stop(f"{server.url} cannot be trained on: {answered.found}.", answered.remedy)
-    server = server.model_copy(update={"patience": min(server.patience, 20.0), "sessions": SESSIONS})
-    if not given and (known := _own_environment(server, teacher, base_url)) is not None:
-        return known
-    known_settings = FoundSettings(given, "as you said")
-    first = _first_resets(server, given)
-    starts = FoundSettings({}, "") if "tasks" in given else _starts(server, first, given)
-    own = FoundSettings({}, "") if "question" in given else _question(server, first[0], given)
-    spec = completed(EnvironmentSpec(name=ANY, settings={**own.settings, **starts.settings, **given}), server)
-    subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
-    report = audit(subject, quick=True)
-    if report.wrong is not None:
-        raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
-    played = _played(server, spec)
-    about = metadata_of(server)
-    lines = _written(
-        spec, server, source, report.granted, about.name, [known_settings, own, starts, *_rewards(played)], played
-    )
-    return Adopted(lines.name, [*lines.lines, *_training(spec, lines.turns, teacher, base_url)])
+    server = server.model_copy(update={"patience": min(server.patience, PATIENCE), "sessions": SESSIONS})
+    lines = None if given else _by_own_environment(server, teacher, base_url)
+    if lines is None:
+        lines = _by_adapter(server, source, teacher, base_url, given)
+    return "\n".join(lines) + "\n"
 
 
-def _own_environment(server: EnvironmentServer, teacher: str, base_url: str) -> Adopted | None:
-    """Return the recipe of this project that plays the server, if its own environment of that name does."""
+def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) -> list[str] | None:
+    """Return the recipe of an environment of this project, if one of the server's name plays it."""
     name = known_as(calls_itself(server))
     if name is None or name == ANY:
         return None
     spec, _ = environment_of(name)
     if spec.mixed or audit(Subject(server, spec, Needs(0, 0, 1), range(4)), quick=True).wrong is not None:
         return None
-    scripted = bool(part_of(name, "policy"))
-    lines = [
+    training = training_lines(spec, spec.make().max_turns, teacher, base_url)
+    if part_of(name, "policy") and not base_url:
+        training[0] = "teacher: {scripted_error_rate: 0.1}  # a script plays this; a model does as well"
+    return [
         f"# Written by `apprentice env adopt {server.url}`: the environment {name} of this project plays this server.",
         f"name: {name.replace('_', '-')}",
-        f"environment: {{name: {name}, settings: {_quoted(spec.settings)}}}",
-        f"server: {{url: {_quoted(server.url)}, sessions: 8}}",
+        f"environment: {{name: {name}, settings: {quoted(spec.settings)}}}",
+        f"server: {{url: {quoted(server.url)}, sessions: 8}}",
+        *training,
     ]
-    training = _training(spec, spec.make().max_turns, teacher, base_url)
-    if scripted and not base_url:
-        training[0] = "teacher: {scripted_error_rate: 0.1}  # a script plays this; a model does as well"
-    return Adopted(name, [*lines, *training])
 
 
-class FoundSettings(NamedTuple):
-    """Settings of the environment, and what they follow from."""
+def _by_adapter(
+    server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any]
+) -> list[str]:
+    first = _first_resets(server, given)
+    found = {name: Finding(value, "as you said") for name, value in given.items()}
+    found = ({} if "tasks" in given else _starts(server, first, given)) | found
+    found = ({} if "question" in given else _question(server, first[0], given)) | found
+    spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
+    report = audit(Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS)), quick=True)
+    if report.wrong is not None:
+        raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
+    played = _played(server, spec)
+    found = _rewards(played) | found
+    spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
+    about = f"Written by `apprentice env adopt {source}`. {_earned(played)}"
+    place = _place(server, source, report.granted)
+    return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
 
-    settings: dict[str, Any]
-    why: str
+
+def _place(server: EnvironmentServer, source: str, granted: int) -> Finding:
+    """The recipe's section `server`."""
+    folder, why = Path(source).expanduser(), f"it grants {granted} of {SESSIONS}"
+    if folder.is_dir():
+        copies = ", copies: 4" if granted == 1 else ""
+        return Finding(f"{{command: {quoted(command_of(folder))}{copies}, sessions: {max(granted, 2)}}}", why)
+    why += "" if granted > 1 else "; max_concurrent_envs of create_app raises that, server.urls names copies"
+    return Finding(f"{{url: {quoted(server.url)}, sessions: {max(granted, 2)}}}", why)
 
 
 class _Start(NamedTuple):
@@ -185,7 +185,7 @@ def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Seque
     return found
 
 
-def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -> FoundSettings:
+def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -> dict[str, Finding]:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
     session = Recorded(server)
     try:
@@ -199,7 +199,7 @@ def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -
     except (BadReply, ValueError):
         pass
     else:
-        return FoundSettings({}, "the question is what a reset shows")
+        return {}
     finally:
         session.close()
     observed = [(path, each) for path, each in leaves(first.reply.observation) if _says(path, each)]
@@ -212,52 +212,53 @@ def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -
             "would not know the task (openenv-core before 0.10 leaves the observation's metadata out).",
             "Ask its author to put the question into the observation's own fields.",
         )
-    return FoundSettings(
-        {"question": likely[:2]}, f"the texts of a reset are at {', '.join(path for path, _ in found)}"
-    )
+    places = ", ".join(path for path, _ in found)
+    return {"question": Finding(likely[:2], f"the texts of a reset are at {places}")}
 
 
 def _says(path: str, value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
 
 
-def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any]) -> FoundSettings:
+def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any]) -> dict[str, Finding]:
     """Whether the seed is the question, there is one start, or tasks have names. Raises Stop for random starts."""
-    if tasks := _listed_tasks(server):
-        return FoundSettings({"tasks": tasks}, f"the server lists {len(tasks)} tasks")
+    if tasks := _listed_tasks(server, given):
+        return {"tasks": Finding(tasks, f"the server lists {len(tasks)} tasks")}
     one, again, other = (each.whole for each in first)
     if differs := difference(one, again):
-        fresh = [_first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2)]
-        if not difference(fresh[0], fresh[1]):
-            settings = {"new_sessions": True} | ({} if difference(fresh[0], fresh[2]) else {"one_task": True})
-            return FoundSettings(settings, "the first reset of a session is the same each time, and the next is not")
-        raise Stop(
-            f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).", IGNORES_SEEDS
-        )
-    if not difference(one, other):
-        return FoundSettings({"one_task": True}, "other seeds gave the same start: there is one task")
-    return FoundSettings({}, "the same seed gave the same start, and another seed another")
+        one, again, other = (_first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
+        if difference(one, again):
+            raise Stop(
+                f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
+                IGNORES_SEEDS,
+            )
+        return _same_start(one, other) | {"new_sessions": Finding(True, "only the first reset of a session repeats")}
+    return _same_start(one, other)
 
 
-def _listed_tasks(server: EnvironmentServer) -> list[dict[str, Any]]:
-    """Tasks by name, where the server lists them; those whose resets differ."""
+def _same_start(one: Reply, other: Reply) -> dict[str, Finding]:
+    if difference(one, other):
+        return {}
+    return {"one_task": Finding(True, "other seeds gave the same start: there is one task")}
+
+
+def _listed_tasks(server: EnvironmentServer, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Tasks by name, where the server lists some and their resets differ."""
     import httpx
 
-    for path in TASK_LISTS:
+    for path, name in TASK_LISTS.items():
         try:
             listed = httpx.get(f"{server.url}{path}", timeout=server.message_timeout).json()
-        except (httpx.HTTPError, ValueError):
+        except (httpx.HTTPError, ValueError):  # no such path, or a page
             continue
-        rows = listed.get("tasks", listed.get("scenarios")) if isinstance(listed, dict) else listed
-        names = [name for row in rows if (name := _name_of(row))] if isinstance(rows, list) else []
-        if len(set(names)) > 1:
-            return [{"task_id": name} for name in dict.fromkeys(names)]
+        rows = listed.get(path.strip("/"), []) if isinstance(listed, dict) else listed
+        named = [row.get(name, row.get("id")) if isinstance(row, dict) else row for row in rows or []]
+        tasks = [{name: each} for each in dict.fromkeys(each for each in named if isinstance(each, str | int))]
+        if len(tasks) > 1:
+            one, again, other = (each.whole for each in _first_resets(server, given | {"tasks": tasks[:2]}))
+            if not difference(one, again) and difference(one, other):
+                return tasks
     return []
-
-
-def _name_of(row: Any) -> str | int | None:
-    named = [row.get(name) for name in ("task_id", "id", "name", "scenario")] if isinstance(row, dict) else [row]
-    return next((each for each in named if isinstance(each, str | int) and not isinstance(each, bool)), None)
 
 
 class RandomEpisode(NamedTuple):
@@ -294,100 +295,19 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
     return found
 
 
-def _rewards(played: Sequence[RandomEpisode]) -> list[FoundSettings]:
+def _earned(played: Sequence[RandomEpisode]) -> str:
+    if not any(each.is_taken for each in played):
+        return f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
+    rewards = [sum(each.rewards) for each in played]
+    return f"Random calls earned {min(rewards):g} to {max(rewards):g}."
+
+
+def _rewards(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
     """Whether the rewards of an episode are summed, and how many turns it has."""
-    several = [each for each in played if sum(reward != 0 for reward in each.rewards) > 1]
-    found = []
-    if several and any(len(set(each.rewards)) > 1 or len(each.rewards) > 1 for each in several):
-        found.append(FoundSettings({"reward": "sum"}, "steps before the last one have rewards as well"))
+    found = {}
+    if any(sum(reward != 0 for reward in each.rewards) > 1 for each in played):
+        found["reward"] = Finding("sum", "steps before the last one have rewards as well")
     ended = [each.turns for each in played if each.ended]
     turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
-    return [*found, FoundSettings({"max_turns": turns}, why)]
-
-
-class _Lines(NamedTuple):
-    name: str
-    lines: list[str]
-    turns: int
-
-
-def _written(
-    spec: EnvironmentSpec,
-    server: EnvironmentServer,
-    source: str,
-    granted: int,
-    called: str,
-    found: Sequence[FoundSettings],
-    played: Sequence[RandomEpisode],
-) -> _Lines:
-    player = spec.make()
-    tools = ", ".join(
-        f"{each.name}({', '.join(each.schema['function']['parameters'].get('properties', {}))})"
-        for each in player.tools
-    )
-    named = re.sub(
-        r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9.]+", "-", called.removesuffix("Environment").removesuffix("_env")
-    )
-    name = named.strip("-.").lower() or "environment"
-    rewards = [sum(each.rewards) for each in played]
-    earned = f"Random calls earned {min(rewards):g} to {max(rewards):g}."
-    if not any(each.is_taken for each in played):
-        earned = f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
-    kind = "typed actions" if spec.settings.get("actions") == "typed" else "MCP tools"
-    lines = [
-        f"# Written by `apprentice env adopt {source}`. {earned}",
-        f"name: {name}",
-        f"environment:  # {kind}: {tools[:90]}",
-        f"  instructions: {_quoted(_prompt(called, player.tools))}",
-    ]
-    turns = 10
-    for each in found:
-        for field, value in each.settings.items():
-            if any(line.startswith(f"  {field}: ") for line in lines):
-                continue  # what the user said comes first
-            turns = value if field == "max_turns" else turns
-            lines.append(f"  {field}: {_quoted(value)}  # {each.why}")
-    folder = Path(source).expanduser()
-    place = f"command: {_quoted(command_of(folder))}" if folder.is_dir() else f"url: {_quoted(server.url)}"
-    place += ", copies: 4" if folder.is_dir() and granted == 1 else ""
-    more = (
-        ""
-        if granted > 1 or folder.is_dir()
-        else "; max_concurrent_envs of create_app raises that, server.urls names copies"
-    )
-    lines.append(f"server: {{{place}, sessions: {max(granted, 2)}}}  # it grants {granted} of {SESSIONS}{more}")
-    return _Lines(name, lines, turns)
-
-
-def _prompt(called: str, tools: Sequence[Any]) -> str:
-    """A first system prompt: what is played, and by which calls."""
-    about = []
-    for tool in tools:
-        function = tool.schema["function"]
-        does = function["description"].split("\n")[0].rstrip(".")
-        about.append(f"`{tool.name}`" + (f" ({does})" if does and does != tool.name else ""))
-    plays = f"You play {called}. " if called else ""
-    return f"{plays}Act by calling {', '.join(about[:8])}, once in each turn, until the task is solved."
-
-
-def _quoted(value: Any) -> str:
-    return (
-        yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip().removesuffix("\n...")
-    )
-
-
-def _training(spec: EnvironmentSpec, turns: int, teacher: str, base_url: str) -> list[str]:
-    endpoint = f", base_url: {_quoted(base_url)}" if base_url else ""
-    rows = spec.questions
-    tries = "tries of one task" if rows == 1 else f"rows of {rows} tasks, or tries of them" if rows else "seeds"
-    tokens = 32 if turns <= 2 else 32 * min(turns, 16)
-    return [
-        f"teacher: {{model: {_quoted(teacher)}{endpoint}}}  # any model that calls tools; no script plays this",
-        "student: {build: {max_positions: 4096}}  # for ids and numbers {model: HuggingFaceTB/SmolLM2-135M-Instruct}",
-        f"windows: {{collect: {{size: 200}}, grpo: {{size: 200}}, evaluate: {{size: 200}}}}  # {tries}",
-        "sft: {epochs: 10, batch_size: 8, gradient_accumulation: 1, learning_rate: 3.0e-3}",
-        "grpo: {max_steps: 50, batch_size: 32, gradient_accumulation: 1, num_generations: 8, learning_rate: 3.0e-4,",
-        f"  max_completion_length: {tokens}}}",
-        "evaluate: {questions: 100, max_new_tokens: 48}",
-    ]
+    return found | {"max_turns": Finding(turns, why)}

@@ -130,9 +130,9 @@ def adopt(
         with adoptable(place) as server, Console(stderr=True).status("looking at it"):
             found = look(server, place, teacher, base_url, settings_given(set_))
         if to is None:
-            print(found.text, end="")
+            print(found, end="")
         else:
-            to.write_text(found.text)
+            to.write_text(found)
             print(f"Wrote {to}. Train with it: apprentice run {to}")
 
 

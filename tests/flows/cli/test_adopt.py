@@ -16,7 +16,17 @@ from tests.envs.published import echo
 from tests.envs.published.parity import app, over_http, parity
 from tests.envs.published.serving import serving
 
+
+def with_tasks(start: Any) -> Any:
+    """A server that lists tasks, which its resets may or may not know."""
+    served = app(parity(start))
+    served.add_api_route("/tasks", lambda: {"tasks": [{"id": "easy"}, {"id": "medium"}, {"id": "hard"}]})
+    return served
+
+
 APPS: dict[str, Callable[[], Any]] = {
+    "lists tasks": lambda: with_tasks("by name"),
+    "lists others": lambda: with_tasks("fixed"),
     "seeded": lambda: app(parity()),
     "fixed": lambda: app(parity("fixed"), sessions=1),
     "random": lambda: app(parity("random")),
@@ -33,9 +43,9 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
     """Adopts a server: the recipe's text, and what it holds."""
     with ExitStack() as stack:
 
-        def write(name: str) -> tuple[str, dict[str, Any]]:
+        def write(name: str, **given: Any) -> tuple[str, dict[str, Any]]:
             url = stack.enter_context(serving(APPS[name]()))
-            text = adopt(EnvironmentServer(url=url, message_timeout=60), url, "gpt-5-mini").text
+            text = adopt(EnvironmentServer(url=url, message_timeout=60), url, "gpt-5-mini", given=given)
             return text, yaml.safe_load(text)
 
         yield write
@@ -47,6 +57,8 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("seeded", {"max_turns": 2}, 16),
         ("fixed", {"max_turns": 2, "one_task": True}, 2),
         ("first of a session", {"new_sessions": True, "one_task": True}, 16),
+        ("lists tasks", {"tasks": [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]}, 16),
+        ("lists others", {"one_task": True}, 16),
         ("echo", {"name": "echo"}, 8),
     ],
 )
@@ -67,6 +79,14 @@ def test_behind_each_line_stands_why_it_is_there(written: Any):
     assert recipe["environment"]["instructions"] == (
         "You play Parity. Act by calling `act` (Say which it is), once in each turn, until the task is solved."
     )
+
+
+def test_what_its_user_knows_comes_first(written: Any):
+    text, recipe = written("fixed", tasks=[{"task_id": "easy"}], max_turns=5)
+    assert recipe["environment"] | {"instructions": ""} == {
+        **{"instructions": "", "tasks": [{"task_id": "easy"}], "max_turns": 5},
+    }
+    assert "max_turns: 5  # as you said" in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""Writes the recipe of an environment that somebody else serves, each line with what it follows from.
+
+In: what `env adopt` found at the server. Out: lines of YAML.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.tools import Tool
+
+MOST_TOOLS = 8
+"""Tools that the first prompt names."""
+
+
+class Finding(NamedTuple):
+    """A setting's value, and what it follows from."""
+
+    value: Any
+    why: str
+
+
+def recipe_lines(
+    about: str,
+    called: str,
+    spec: EnvironmentSpec,
+    found: Mapping[str, Finding],
+    server: Finding,
+    teacher: str,
+    base_url: str,
+) -> list[str]:
+    """Return a whole recipe.
+
+    Args:
+        about: How it was written, and what random calls earned.
+        called: The server's name.
+        found: The environment's settings.
+        server: The recipe's section, as YAML.
+    """
+    tools = spec.make().tools
+    arguments = {tool.name: tool.schema["function"]["parameters"].get("properties", {}) for tool in tools}
+    shown = ", ".join(f"{tool}({', '.join(names)})" for tool, names in arguments.items())
+    kind = "typed actions" if spec.settings.get("actions") == "typed" else "MCP tools"
+    return [
+        f"# {about}",
+        f"name: {_as_name(called)}",
+        f"environment:  # {kind}: {shown[:90]}",
+        f"  instructions: {quoted(_prompt(called, tools))}",
+        *(f"  {field}: {quoted(each.value)}  # {each.why}" for field, each in found.items()),
+        f"server: {server.value}  # {server.why}",
+        *training_lines(spec, spec.settings["max_turns"], teacher, base_url),
+    ]
+
+
+def training_lines(spec: EnvironmentSpec, turns: int, teacher: str, base_url: str) -> list[str]:
+    """Return the sections of a recipe that train, the teacher's first."""
+    endpoint = f", base_url: {quoted(base_url)}" if base_url else ""
+    rows = spec.questions
+    tries = "tries of one task" if rows == 1 else f"rows of {rows} tasks, or tries of them" if rows else "seeds"
+    tokens = 32 if turns <= 2 else 32 * min(turns, 16)
+    return [
+        f"teacher: {{model: {quoted(teacher)}{endpoint}}}  # any model that calls tools; no script plays this",
+        "student: {build: {max_positions: 4096}}  # for ids and numbers {model: HuggingFaceTB/SmolLM2-135M-Instruct}",
+        f"windows: {{collect: {{size: 200}}, grpo: {{size: 200}}, evaluate: {{size: 200}}}}  # {tries}",
+        "sft: {epochs: 10, batch_size: 8, gradient_accumulation: 1, learning_rate: 3.0e-3}",
+        "grpo: {max_steps: 50, batch_size: 32, gradient_accumulation: 1, num_generations: 8, learning_rate: 3.0e-4,",
+        f"  max_completion_length: {tokens}}}",
+        "evaluate: {questions: 100, max_new_tokens: 48}",
+    ]
+
+
+def quoted(value: Any) -> str:
+    """Return a value as YAML within a line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.strip().removesuffix("\n...")
+
+
+def _as_name(called: str) -> str:
+    plain = called.removesuffix("Environment").removesuffix("_env")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9.]+", "-", plain)
+    return words.strip("-.").lower() or "environment"
+
+
+def _prompt(called: str, tools: Sequence[Tool]) -> str:
+    """A first system prompt: what is played, and by which calls."""
+    about = []
+    for tool in tools[:MOST_TOOLS]:
+        does = tool.schema["function"]["description"].split("\n")[0].rstrip(".")
+        about.append(f"`{tool.name}` ({does})" if does else f"`{tool.name}`")
+    plays = f"You play {called}. " if called else ""
+    return f"{plays}Act by calling {', '.join(about)}, once in each turn, until the task is solved."
