@@ -149,7 +149,7 @@ class Verifier:
         acts, _ = _fitting(part, claim)
         low, high = part.reward_range
         reward = 1.0 if claim.reward is None else claim.reward
-        if not low - ROUNDING <= reward <= high + ROUNDING:
+        if part.environment.bounded and not low - ROUNDING <= reward <= high + ROUNDING:
             raise NotAConversation("reward", f"{reward:g} is not from {low:g} to {high:g}")
         acts = acts[:-1] if len(acts) > 1 and _is_closing(acts[-1]) else acts
         said = [turn | {"content": turn["content"] or ""} for turn in acts]

@@ -4,6 +4,7 @@ In: the models' `Evaluation`s, also regression ones, rollouts, the trained check
 Nothing is compared when training has seen more of the evaluation's questions than the recipe allows.
 """
 
+from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -23,7 +24,7 @@ from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import read_episodes, read_learned
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_learned
 from apprentice.tasks.judgement.contents import (
     Comparison,
     Contamination,
@@ -63,8 +64,7 @@ def verdict(
     bought = context.fetch(rollouts) if rollouts else None
     checkpoint = context.fetch(trained)
     played = rollouts is not None and not node_of(context.run.store, parent(rollouts), {}).is_of_a_dataset
-    seeds = [record.seed for record in evaluated.last] + [row["seed"] for row in read_learned(checkpoint)]
-    repeated = (environment.questions or 0) if environment.repeats(seeds) else 0
+    repeated = _repeated(environment, evaluated.last, checkpoint)
     shared = Contamination(**contamination(evaluated.last, checkpoint, bought, gate.max_overlap, repeated))
     counted, broke = scored(evaluated)
     episodes = Models(counted)
@@ -105,6 +105,12 @@ def verdict(
     if not shared.clean:
         announce.warn(unclean(shared))
     return {"diagnosis": str(reading.diagnosis) if reading else "", "contaminated": not shared.clean}
+
+
+def _repeated(environment: EnvironmentSpec, records: list[EvaluatedEpisode], checkpoint: Path) -> int:
+    """How many questions there are, where evaluation and training are tries of the same few; 0 otherwise."""
+    seeds = [record.seed for record in records] + [row["seed"] for row in read_learned(checkpoint)]
+    return environment.questions or 0 if environment.repeats(seeds) else 0
 
 
 def _token_accuracy(context: StageContext, trained: Checkpoint) -> float | None:

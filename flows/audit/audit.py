@@ -15,16 +15,18 @@ from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.audit import asking, exploits, robustness
+from apprentice.flows.audit import asking, exploits, isolation, robustness, seeds
 from apprentice.flows.audit.connection import STOPS, health, latency, latency_ms, sessions, shut, wire
 from apprentice.flows.audit.subject import Finding, Opened, Subject, does_not_apply, failed
 
-BLOCKING = (health, asking.tools, wire, asking.repeat, asking.ignored, exploits.in_range)
+BLOCKING = (health, asking.tools, wire, seeds.repeat, seeds.ignored, exploits.in_range)
 """If one of these fails, no later check can be judged."""
 CHECKS = (
-    *(health, sessions, asking.tools, wire, asking.repeat, asking.ignored, exploits.in_range, latency),
+    *(health, sessions, asking.tools, wire, seeds.repeat, seeds.ignored, exploits.in_range, latency),
+    *seeds.CHECKS,
     *asking.CHECKS,
     *exploits.CHECKS,
+    *isolation.CHECKS,
     *robustness.CHECKS,
 )
 EXIT_CODES = {"error": 1, "warning": 3, "note": 0}

@@ -23,10 +23,10 @@ from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.flows.audit.asking import IGNORES_SEEDS
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
 from apprentice.flows.audit.guesses import any_call
+from apprentice.flows.audit.seeds import IGNORES_SEEDS
 from apprentice.flows.audit.subject import AuditedEpisode, Needs, Recorded, Subject, play
 from apprentice.flows.cli.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.cli.choice import environment_of, server_at

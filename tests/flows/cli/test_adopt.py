@@ -84,7 +84,9 @@ def test_behind_each_line_stands_why_it_is_there(written: Any):
 def test_what_its_user_knows_comes_first(written: Any):
     text, recipe = written("fixed", tasks=[{"task_id": "easy"}], max_turns=5)
     assert recipe["environment"] | {"instructions": ""} == {
-        **{"instructions": "", "tasks": [{"task_id": "easy"}], "max_turns": 5},
+        "instructions": "",
+        "tasks": [{"task_id": "easy"}],
+        "max_turns": 5,
     }
     assert "max_turns: 5  # as you said" in text
 
