@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from apprentice.flows.follow import FOLLOWS
 from apprentice.flows.recipe.loading import read_recipe
 from apprentice.tasks.analysis.comparison import label, percent
 from apprentice.tasks.analysis.ending import state_of
@@ -68,6 +69,14 @@ class FinishedRun(NamedTuple):
             }
         return False
 
+    @property
+    def follows(self) -> str:
+        """The run whose advice it followed, and what was changed for it; empty for others."""
+        with suppress(OSError, ValueError, KeyError):
+            found = json.loads((self.folder / FOLLOWS).read_text())
+            return f"{found['after']}, {found['change']}"
+        return ""
+
     def row(self, root: Path | None = None) -> dict[str, str]:
         models = self.verdict.models
         return {
@@ -80,6 +89,7 @@ class FinishedRun(NamedTuple):
             "outcome": state_of(self.verdict, self.decision),
             "champion": "yes" if self.is_champion(root) else "no",
             "page": str(self.folder / "report.html"),
+            "follows": self.follows,
         }
 
 

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from apprentice.flows.boxes import BOXES
+from apprentice.flows.evidence import evidence_of
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
 from apprentice.flows.pages.html import as_title, curves_of
 from apprentice.flows.pages.report_page import (
@@ -26,6 +27,7 @@ from apprentice.flows.pages.report_page import (
     rates_of,
 )
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.attempts import attempt, attempts_of, in_vain
 from apprentice.tasks.analysis.comparison import comparison_rows, label, scored
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.analysis.diagnose import has_rewards
@@ -254,8 +256,12 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     if _rows_of(work, lessons) == "dataset":  # a verdict of older code took it for a teacher's
         verdict = verdict.model_copy(update={"teacher": None})
     decision = read_decision(fetch(artifacts.outcome.release))
-    ended = ending(verdict, decision, recipe.for_record())
     played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
+    kept = fetch(lessons.kept) if lessons else None
+    logs = {each.training.name: each.log for title, each in trained.items() if title != label(ModelName.CONTROL)}
+    evidence = evidence_of(verdict, decision, recipe, played, kept, logs)
+    tried = in_vain(attempts_of(work.store), attempt(evidence.recipe, verdict))
+    ended = ending(verdict, decision, evidence.recipe, evidence, tried)
     counted, _ = scored(played)
     report = verdict.as_json() | {
         "kinds_of_failure": failures_by_kind(counted),

@@ -10,6 +10,7 @@ import json
 import math
 from typing import Any
 
+from apprentice.tasks.analysis.learning import HELD_OUT_LOSS
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     KeptRollouts,
@@ -95,7 +96,7 @@ def train_sft(
     select_weights(context, trainer, spec.signals)
     questions = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
-    loss = {f"eval_{HELD_OUT}_loss": "held-out loss"} if spec.held_out else {}
+    loss = {HELD_OUT_LOSS: "held-out loss"} if spec.held_out else {}
     return finish(context, trainer, spec, SHOWN | of_each | loss, Learned(questions, before=folder))
 
 
@@ -168,7 +169,7 @@ def _question(episode: Episode) -> str:
 
 def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
     """Evaluates by steps: at an epoch's end TRL evaluates after the checkpoint, so a resumed training would skip it."""
-    best = {"metric_for_best_model": f"eval_{HELD_OUT}_loss", "greater_is_better": False} if spec.held_out else {}
+    best = {"metric_for_best_model": HELD_OUT_LOSS, "greater_is_better": False} if spec.held_out else {}
     return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size} | best
 
 

@@ -20,6 +20,7 @@ from apprentice.flows.cli.common import (
 )
 from apprentice.flows.cli.data import export_rollouts, import_rows, view
 from apprentice.flows.cli.environments import env_app
+from apprentice.flows.cli.follow import check_follow, follow_and_show
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready
 
@@ -60,16 +61,28 @@ def run(
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder with its report.")] = Path("runs"),
     on: ON = None,
     verbose: VERBOSE = False,
+    follow: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Follow the closing advice in up to N further runs.")
+    ] = 0,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="With --follow: begin no further run after so many minutes.")
+    ] = None,
+    usd: Annotated[
+        float | None, typer.Option(min=0.0, help="With --follow: begin no further run once so much is spent.")
+    ] = None,
 ) -> None:
     """Run a recipe from its first unfinished stage, and show the report.
 
     Finished stages are cache hits in the store; an interrupted collection resumes from its last finished episode.
     """
     with exit_with_message():
+        check_follow(follow, minutes, usd, on)
         if on is not None:
             _schedule(on, recipe, set_)
-            return
-        _run_and_show(recipe, set_, runs, verbose)
+        elif follow:
+            follow_and_show(recipe, set_, runs, follow, minutes, usd)
+        else:
+            _run_and_show(recipe, set_, runs, verbose)
 
 
 @app.command()

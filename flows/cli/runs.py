@@ -39,17 +39,19 @@ def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = F
             table(
                 "runs",
                 f"Runs in {runs}; the page of each: {runs}/RUN/report.html",
-                [_shown(row, console.width) for row in rows],
+                [_shown(row, console.width, any(each["follows"] for each in rows)) for row in rows],
             )
         else:
             print(f"There is no finished run in {runs}.")
 
 
-def _shown(row: dict[str, str], width: int) -> dict[str, str]:
+def _shown(row: dict[str, str], width: int, has_chain: bool) -> dict[str, str]:
     """What fits a terminal of 80 columns; one of 120 has what a run's own name may leave out as well."""
     wide = {name: row[name] for name in ("recipe", "seed", "when")} if width >= WIDE else {}
     outcome = "champion" if row["champion"] == "yes" else row["outcome"]
-    return {"run": row["run"], **wide, "accuracy": f"{row['model']} {row['accuracy']}", "outcome": outcome}
+    after, _, change = row["follows"].partition(", ")
+    chain = {"follows": f"{after}\n{change}".strip()} if has_chain else {}
+    return {"run": row["run"], **wide, "accuracy": f"{row['model']} {row['accuracy']}", "outcome": outcome, **chain}
 
 
 def compare(

@@ -19,8 +19,6 @@ from apprentice.tasks.settings.signals import RewardSignals
 
 RULES = RewardSignals()
 """The default rules."""
-STILL = 0.9
-"""The share of its first loss above which SFT has learned next to nothing."""
 ENDS = 5
 """Logged rewards to average at the start and at the end (walkthrough, section 10)."""
 OF_THE_REWARD = (Diagnosis.FELL, Diagnosis.FLAT, Diagnosis.LEARNING)
@@ -65,18 +63,6 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: RewardSignals = R
 def has_rewards(log: list[dict[str, Any]]) -> bool:
     """Whether a log is of a training by reward."""
     return any(value_of(entry, "reward") is not None for entry in log)
-
-
-def learned_nothing(log: list[dict[str, Any]]) -> str:
-    """A warning where SFT's loss fell by less than a tenth: GRPO would begin from nothing. Else empty."""
-    losses = [entry["loss"] for entry in log if entry.get("loss") is not None]
-    ends = min(ENDS, len(losses) // 2)
-    if not ends or (last := mean(losses[-ends:])) < STILL * (first := mean(losses[:ends])):
-        return ""
-    return (
-        f"SFT has learned next to nothing: its loss was {first:.3g} at first and is {last:.3g} at the end. GRPO cannot "
-        "mend that: raise sft.epochs or sft.learning_rate, or look at what was kept of the rollouts."
-    )
 
 
 def settled(reading: Curves, gain: Interval | None) -> Curves:

@@ -4,17 +4,19 @@ In: a verdict, the gate's decision, the recipe as a run records it. Out: `Ending
 figures that the verdict and the decision hold; the held-out questions decide, the curves of the training only explain.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from apprentice.tasks.analysis.behaviour import Behaviour, nothing_known
+from apprentice.tasks.analysis.causes import Evidence, Finding, causes
 from apprentice.tasks.analysis.comparison import named
-from apprentice.tasks.analysis.difficulty import FORM
+from apprentice.tasks.analysis.remedies import Remedy, gentler
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.judgement.contents import (
     Comparison,
     Contamination,
-    Diagnosis,
     GateDecision,
+    Rates,
     RulesOfGate,
     VerdictContents,
 )
@@ -25,8 +27,6 @@ from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points
 from apprentice.tasks.settings.spec import GateSpec
 
-MANY = 0.5
-"""Share of a training's last groups, all of equal rewards, from which more steps would teach little."""
 WITHOUT_TEACHER = 0.2
 """The floor where no teacher's rate is known."""
 
@@ -90,14 +90,6 @@ def as_markdown(decision: GateDecision) -> str:
 
 
 State = Literal["promoted", "not promoted", "stopped early"]
-FACTOR = 2
-"""By how much a number of steps, epochs or rows is raised at a time."""
-MUCH = 4
-"""By how much, where nothing at all was learned."""
-LEARNED = 0.97
-"""The share of its rows' tokens that a model predicts that has learned them."""
-GENTLER = 3
-"""By how much a learning rate is divided at a time."""
 SHOWN = 4
 """Settings that a comparison of runs names; its table has them all."""
 ENOUGH = 0.05
@@ -111,9 +103,18 @@ class Advice(NamedTuple):
     value: str
     """The value to try, with the present one; empty where only a person can choose it."""
     why: str
+    cause: str = ""
+    """The cause in the table of causes; empty for a rule of the gate."""
+    costs: str = ""
+    changes: dict[str, Any] = {}  # noqa: RUF012  # never changed
+    """The recipe's fields with their new values; empty where only a person can choose."""
 
     def sentence(self) -> str:
-        return f"Change first: {code(self.field + (f': {self.value}' if self.value else ''))}. {self.why}"
+        costs = f" It costs {self.costs}." if self.costs else ""
+        return f"Change first: {code(self.field + (f': {self.value}' if self.value else ''))}. {self.why}{costs}"
+
+
+NOTHING_LEFT = "Nothing is left to try: each remedy for what this run shows was followed, and did not help."
 
 
 class Ending(NamedTuple):
@@ -130,7 +131,15 @@ class Ending(NamedTuple):
     """The first rule of the gate that does not hold, where neither floor nor comparison says it."""
     signs: str
     """Signs that the training learned the reward's weakness instead of the task."""
-    change: Advice | None
+    advised: list[Advice]
+    """What to change, the main cause first."""
+    exhausted: bool = False
+    """Whether every remedy was tried in vain."""
+
+    @property
+    def change(self) -> Advice | None:
+        """What to change first; None where nothing has to be."""
+        return self.advised[0] if self.advised else None
 
     @property
     def headline(self) -> str:
@@ -142,7 +151,8 @@ class Ending(NamedTuple):
 
     @property
     def next(self) -> str:
-        return self.change.sentence() if self.change else "Nothing needs to be changed."
+        nothing = NOTHING_LEFT if self.exhausted else "Nothing needs to be changed."
+        return self.change.sentence() if self.change else nothing
 
     def sentence(self) -> str:
         return " ".join(filter(None, (self.headline, self.reasons, self.next)))
@@ -150,15 +160,25 @@ class Ending(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """What report.json keeps of it."""
         words = {"headline": self.headline, "reasons": self.reasons, "next": self.next}
-        return {"state": self.state, **words, "change": self.change and self.change._asdict()}
+        advised = [each._asdict() for each in self.advised]
+        return {"state": self.state, **words, "change": advised[0] if advised else None, "advised": advised}
 
 
-def ending(verdict: VerdictContents, decision: GateDecision, recipe: Mapping[str, Any]) -> Ending:
+def ending(
+    verdict: VerdictContents,
+    decision: GateDecision,
+    recipe: Mapping[str, Any],
+    evidence: Evidence | None = None,
+    in_vain: Collection[str] = (),
+) -> Ending:
     """Read the figures of a run that is over.
 
     Args:
         recipe: As a run records it; {} where it is not known. Only the values to try are taken from it.
+        evidence: What the run knows of its causes; by default what its verdict says.
+        in_vain: Fields whose change did not help in an earlier run of the recipe. No cause names them again.
     """
+    advised, exhausted = _advised(verdict, decision, evidence or evidence_in(verdict, decision, recipe), in_vain)
     return Ending(
         state_of(verdict, decision),
         _reached(verdict, decision),
@@ -166,8 +186,37 @@ def ending(verdict: VerdictContents, decision: GateDecision, recipe: Mapping[str
         verdict.stopped or _paid(verdict),
         _unmet(decision),
         " ".join(["Look at its episodes.", *(sign.said for sign in verdict.signs)]) if verdict.signs else "",
-        _change(verdict, decision, recipe),
+        advised,
+        exhausted,
     )
+
+
+def evidence_in(verdict: VerdictContents, decision: GateDecision, recipe: Mapping[str, Any]) -> Evidence:
+    """What a verdict says of the causes: rates, the curves' reading, the gain of the last training by reward."""
+    models, gain = verdict.models, paid(verdict.comparisons)
+    found, needed = decision.comparison, decision.comparison and decision.comparison.questions_for_5_points
+    is_small = found is not None and found.ci[0] <= 0 <= found.ci[1] and 0 < found.delta < ENOUGH
+    asks_more = is_small and not decision.is_below_the_floor and not decision.promoted
+    return Evidence(
+        recipe=recipe,
+        training=models.last_name,
+        start=_rates_alone(models.supervised) if gain and models.supervised else None,
+        end=_rates_alone(models.last),
+        habits=None,
+        learning=None,
+        teacher=verdict.teacher.accuracy if verdict.teacher else None,
+        floor=decision.floor.at_least if decision.floor else None,
+        gain=gain.ci if gain else None,
+        diagnosis=verdict.curves.diagnosis if verdict.curves else "",
+        equal_groups=verdict.curves.dead_groups if verdict.curves else None,
+        did_not_start=bool(verdict.stopped),
+        questions=needed if asks_more and needed and needed > decision.unseen_by_both else None,
+    )
+
+
+def _rates_alone(model: Rates) -> Behaviour:
+    """What a model's rates say of its behaviour: its accuracy, and how many of its episodes have a fault."""
+    return nothing_known(model.n)._replace(right=model.accuracy, no_first_call=1.0 - model.format_compliance)
 
 
 def state_of(verdict: VerdictContents, decision: GateDecision) -> State:
@@ -277,103 +326,32 @@ def _unmet(decision: GateDecision) -> str:
     return f"The gate asks for {margin}." if margin and found and found.ci[0] > 0 else ""
 
 
-def _change(verdict: VerdictContents, decision: GateDecision, recipe: Mapping[str, Any]) -> Advice | None:
-    """The first thing to change, by the main obstacle: data, floor, regression evaluations, noise, GRPO."""
+def _advised(
+    verdict: VerdictContents, decision: GateDecision, evidence: Evidence, in_vain: Collection[str]
+) -> tuple[list[Advice], bool]:
+    """What to change, the first thing first, and whether all that could be was changed in vain."""
     if not verdict.contamination.clean:
-        return Advice("windows.evaluate.start", "", "The questions must be ones that training has not seen.")
+        return [Advice("windows.evaluate.start", "", "The questions must be ones that training has not seen.")], False
     unmet = {rule.id for rule in decision.unmet}
     if RuleId.UNSEEN in unmet:
-        return Advice("windows.evaluate.start", "", "The champion has been trained on most of these questions.")
-    if not decision.promoted and (formless := _formless(verdict, recipe)):
-        return formless
-    if decision.is_below_the_floor or verdict.stopped:
-        return _to_reach_the_floor(verdict, recipe)
-    if RuleId.REGRESSION in unmet:
-        return _regression_advice(verdict, recipe)
-    compared, gain = decision.comparison, paid(verdict.comparisons)
-    if not decision.promoted and compared and compared.ci[0] <= 0 <= compared.ci[1]:
-        needed = compared.questions_for_5_points
-        if needed and needed > decision.unseen_by_both and 0 < compared.delta < ENOUGH:
-            return Advice("evaluate.questions", f"{needed}", "So few questions cannot show so small a difference.")
-        return _by_the_curves(verdict, recipe) or _more_lessons(verdict, recipe)
-    if gain and gain.ci[0] <= 0:
-        return _by_the_curves(verdict, recipe)
-    return None
+        return [
+            Advice("windows.evaluate.start", "", "The champion has been trained on most of these questions.")
+        ], False
+    below = decision.is_below_the_floor or bool(verdict.stopped)
+    if RuleId.REGRESSION in unmet and not below:
+        lower = gentler(evidence.recipe, f"{evidence.training}.learning_rate")
+        return [_advice(lower, "Another skill fell by more than it may.")], False
+    found, gain = decision.comparison, paid(verdict.comparisons)
+    unclear = not decision.promoted and found is not None and found.ci[0] <= 0 <= found.ci[1]
+    if not (below or unclear or (gain and gain.ci[0] <= 0)):
+        return [], False
+    shown = causes(evidence)
+    left: dict[str, Finding] = {}
+    for each in shown:
+        if each.remedy.name not in in_vain:
+            left.setdefault(each.remedy.name, each)
+    return [_advice(each.remedy, each.evidence, each.cause) for each in left.values()], not left
 
 
-def _formless(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice | None:
-    """More of SFT, where its answers are seldom valid calls: nothing that comes after can mend that."""
-    first, last = verdict.models.supervised, verdict.models.last
-    if first is None or max(first.format_compliance, last.format_compliance) >= FORM:
-        return None
-    why = f"Only {first.format_compliance:.0%} of SFT's answers are valid calls: it has not learned the form."
-    return _more(recipe, "sft.epochs", why, MUCH)
-
-
-def _to_reach_the_floor(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice:
-    if verdict.stopped:
-        harder = Advice("environment.settings", "", "A harder level leaves GRPO something to learn.")
-        return harder if _mostly_right(verdict) else _more_lessons(verdict, recipe)
-    found = paid(verdict.comparisons)
-    if found and found.ci[0] > 0:
-        equal = verdict.curves.dead_groups if verdict.curves else 0.0
-        if equal >= MANY:
-            why = (
-                f"GRPO paid, but at its end {equal:.0%} of its groups had equal answers: larger ones differ more often."
-            )
-            return _more(recipe, "grpo.num_generations", why)
-        return _more(recipe, "grpo.max_steps", "GRPO was still gaining.")
-    return _by_the_curves(verdict, recipe) or _more_lessons(verdict, recipe)
-
-
-def _more_lessons(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice:
-    """More passes over the rows while they are not yet learned, more rows once they are."""
-    learned = verdict.token_accuracy
-    if learned is not None and learned < LEARNED:
-        return _more(
-            recipe, "sft.epochs", f"SFT predicts {learned:.0%} of its own rows' tokens: it has not learned them."
-        )
-    return _more(recipe, "windows.collect.size", "SFT has learned its rows, and they are too few for more.")
-
-
-def _regression_advice(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice:
-    return _gentler(recipe, f"{verdict.models.last_name}.learning_rate", "Another skill fell by more than it may.")
-
-
-def _by_the_curves(verdict: VerdictContents, recipe: Mapping[str, Any]) -> Advice | None:
-    """What a training that did not pay can be changed in; None where only its curves could say it, and has none."""
-    gain = paid(verdict.comparisons)
-    found = verdict.curves.diagnosis if verdict.curves else None
-    if found == Diagnosis.FELL or (gain and gain.ci[1] < 0):
-        last = verdict.models.last_name
-        return _gentler(recipe, f"{last}.learning_rate", f"{named(last)} went too far: the model was better before.")
-    if found is None:
-        return None
-    if found in (Diagnosis.TOO_EASY, Diagnosis.SATURATED) and _mostly_right(verdict):
-        return Advice("environment.settings", "", "Most of GRPO's groups were right as a whole: make it harder.")
-    if found in (Diagnosis.NO_SIGNAL, Diagnosis.SATURATED):
-        return _more(
-            recipe, "grpo.num_generations", "In most groups all answers were wrong, so nothing told them apart."
-        )
-    return _more(recipe, "grpo.max_steps", "Its reward moved no further than its noise.")
-
-
-def _mostly_right(verdict: VerdictContents) -> bool:
-    return verdict.models.last.accuracy >= 0.5
-
-
-def _more(recipe: Mapping[str, Any], field: str, why: str, factor: int = FACTOR) -> Advice:
-    now = _now(recipe, field)
-    return Advice(field, f"{now * factor:g} ({now:g} now)" if now else f"{factor} times as many", why)
-
-
-def _gentler(recipe: Mapping[str, Any], field: str, why: str) -> Advice:
-    now = _now(recipe, field)
-    return Advice(field, f"{now / GENTLER:.1e} ({now:.1e} now)" if now else "a third", why)
-
-
-def _now(recipe: Mapping[str, Any], field: str) -> float | None:
-    value: Any = recipe
-    for part in field.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _advice(remedy: Remedy, why: str, cause: str = "") -> Advice:
+    return Advice(remedy.name, remedy.value, why, str(cause), remedy.costs, remedy.changes)

@@ -17,6 +17,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
+from apprentice.tasks.analysis.behaviour import broke_off_after
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.episodes.episode import problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
@@ -35,12 +36,18 @@ CELLS = {"both": (True, True), "lost": (True, False), "won": (False, True), "nei
 
 
 def outcome_of(record: EvaluatedEpisode) -> str:
-    """Right, or why not: the environment, the first fault of a call, or the answer."""
+    """Right, or why not: the environment, the answer, or a fault of the calls.
+
+    In a game of several turns the last one decides: a model that made calls and then none broke off, and a fault counts
+    only where every turn had one.
+    """
     if record.is_right:
         return RIGHT
     if record.broken:
         return BROKE
-    if record.causes:
+    if after := broke_off_after(record):
+        return f"broke off after {after}"
+    if record.causes and len(record.causes) >= record.turns:
         return record.causes[0]
     return "partly right" if record.score > 0 else "no answer in its turns" if record.unfinished else "wrong answer"
 

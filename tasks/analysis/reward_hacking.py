@@ -119,8 +119,13 @@ def _without_the_tool(before: Episodes, after: Episodes, teacher: TeacherBehavio
     found = [at for at in rewarded if is_without(after[at])]
     if not _has_grown([each for each in before if each.score > 0], [after[at] for at in rewarded], is_without):
         return None
-    names = ", ".join(map(code, sorted(teacher.tools))) + ", as the teacher's do" if teacher else "a tool"
-    said = f"{len(found)} of its {len(rewarded)} rewarded episodes do not call {names}."
+    tools = teacher.tools if teacher else frozenset()
+    missing = Counter(tool for at in found for tool in tools - {name for name, _ in _calls(after[at].messages)})
+    most = max(missing.values(), default=0)
+    names = ", ".join(code(tool) for tool in sorted(missing) if missing[tool] == most)
+    said = f"{len(found)} of its {len(rewarded)} rewarded episodes do not call {names or 'a tool'}" + (
+        ", as the teacher's do." if names else "."
+    )
     return Sign("reward without the tool", said, _places(after, found))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from apprentice.tasks.analysis import ending as endings
 from apprentice.tasks.analysis.ending import Ending
+from apprentice.tasks.analysis.learning import learning_of
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 
 RECIPE: dict[str, Any] = {
@@ -16,8 +17,12 @@ RECIPE: dict[str, Any] = {
 
 
 def ending(verdict: dict[str, Any], decision: dict[str, Any], recipe: dict[str, Any]) -> Ending:
-    """The ending of a run with these files."""
-    return endings.ending(VerdictContents.model_validate(verdict), GateDecision.model_validate(decision), recipe)
+    """The ending of a run with these files; the token accuracy of its SFT is the last entry of its log."""
+    read, decided_on = VerdictContents.model_validate(verdict), GateDecision.model_validate(decision)
+    log = [{"loss": loss, "mean_token_accuracy": read.token_accuracy} for loss in (2.0, 1.0, 0.5, 0.25)]
+    known = {"learning": learning_of(log)} if read.token_accuracy is not None else {}
+    found = endings.evidence_in(read, decided_on, recipe)._replace(**known)
+    return endings.ending(read, decided_on, recipe, found)
 
 
 def rates(accuracy: float, form: float = 1.0) -> dict[str, Any]:
@@ -117,7 +122,7 @@ COMBINATIONS = {
         ("environment.settings", ""),
     ),
     "most groups were the same, and wrong": (
-        judged(0.2, 0.2, reading="saturated"),
+        judged(0.2, 0.2, reading="saturated", equal=0.8),
         {},
         "not promoted",
         ["GRPO did not pay"],
@@ -144,10 +149,10 @@ COMBINATIONS = {
         {},
         "not promoted",
         ["GRPO paid"],
-        ("grpo.max_steps", "80 (40 now)"),
+        ("grpo.max_steps", "160 (40 now)"),
     ),
     "below the floor, GRPO paid until its groups were equal": (
-        judged(0.1, 0.16, equal=0.7),
+        judged(0.12, 0.2, equal=0.7),
         {},
         "not promoted",
         ["GRPO paid"],
@@ -157,18 +162,18 @@ COMBINATIONS = {
         judged(0.02, 0.02, reading="no signal"),
         {},
         "not promoted",
-        ["GRPO did not pay"],
-        ("grpo.num_generations", "16 (8 now)"),
+        ["GRPO did not pay", "nearly all groups of GRPO were wrong"],
+        ("windows.collect.size", "768 (192 now)"),
     ),
     "below the floor, without GRPO": (
         judged(0.3, None),
         {},
         "not promoted",
         [],
-        ("windows.collect.size", "384 (192 now)"),
+        ("windows.collect.size", "768 (192 now)"),
     ),
     "the form was not learned": (
-        judged(0.01, 0.01, form=0.2),
+        judged(0.01, 0.01, form=0.2) | {"token_accuracy": 0.8},
         {},
         "not promoted",
         ["below the floor"],
@@ -179,10 +184,10 @@ COMBINATIONS = {
         {},
         "stopped early",
         ["GRPO did not start"],
-        ("windows.collect.size", "384 (192 now)"),
+        ("windows.collect.size", "768 (192 now)"),
     ),
     "stopped: nothing right, for want of the form": (
-        judged(0.0, None, form=0.1, stopped=WRONG),
+        judged(0.0, None, form=0.1, stopped=WRONG) | {"token_accuracy": 0.8},
         {},
         "stopped early",
         [],
@@ -193,14 +198,14 @@ COMBINATIONS = {
         {},
         "stopped early",
         [],
-        ("sft.epochs", "16 (8 now)"),
+        ("sft.epochs", "32 (8 now)"),
     ),
     "stopped: nothing right, its rows learned": (
         judged(0.0, None, stopped=WRONG) | {"token_accuracy": 0.99},
         {},
         "stopped early",
         [],
-        ("windows.collect.size", "384 (192 now)"),
+        ("windows.collect.size", "768 (192 now)"),
     ),
     "stopped: all right already": (
         judged(1.0, None, stopped=RIGHT),

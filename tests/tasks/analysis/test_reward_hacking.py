@@ -73,7 +73,7 @@ CASES = {
         HALF,
         some(0.8, lambda at: played(at, str(at), 1.0, "answer"), wrong),
         "reward without the tool",
-        "80 of its 80 rewarded episodes do not call `answer`, `look_up`",
+        "80 of its 80 rewarded episodes do not call `look_up`, as the teacher's do",
     ),
     "rewarded without any call": Case(
         HALF,

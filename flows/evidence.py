@@ -1,0 +1,63 @@
+"""What a finished run knows of the causes of its ending: its episodes, its logs, and its recipe's earlier runs.
+
+In: the stages of a run and what they made. Out: `Evidence`, and the fields that were changed in vain.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.behaviour import Schemas, behaviour, habits_of
+from apprentice.tasks.analysis.causes import Evidence
+from apprentice.tasks.analysis.curve_signals import steps_of, value_of
+from apprentice.tasks.analysis.ending import evidence_in
+from apprentice.tasks.analysis.learning import learning_of
+from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
+from apprentice.tasks.judgement.run_models import Models
+
+LOGS = 5
+"""Logs at the start of a training by reward, and at its end, that are averaged."""
+
+
+def evidence_of(
+    verdict: VerdictContents,
+    decision: GateDecision,
+    recipe: Recipe,
+    played: Models[list[EvaluatedEpisode]],
+    kept: Path | None,
+    logs: dict[str, list[dict[str, Any]]],
+) -> Evidence:
+    """Return all that the run knows, beyond what its verdict says.
+
+    Args:
+        played: The held-out episodes of each model.
+        kept: The folder of the rows that SFT learned from; None without SFT.
+        logs: Of the trainings that were made, by section.
+    """
+    found = evidence_in(verdict, decision, recipe.for_record())
+    habits = habits_of(kept) if kept else None
+    schemas, limit = _schemas_of(recipe), recipe.evaluate.max_new_tokens
+    rewards = steps_of(logs.get(verdict.models.last_name, [])) if found.by_reward else []
+    began = played.supervised or played.base
+    return found._replace(
+        start=behaviour(began, schemas, habits, limit) if found.by_reward else None,
+        end=behaviour(played.last, schemas, habits, limit),
+        habits=habits,
+        learning=learning_of(logs.get("sft", [])),
+        rows=habits.episodes if habits else None,
+        entropy=_mean(rewards[:LOGS], "entropy"),
+        clipped=_mean(rewards[-LOGS:], "completions/clipped_ratio") or 0.0,
+    )
+
+
+def _schemas_of(recipe: Recipe) -> Callable[[int], Schemas]:
+    player = recipe.environment.make()
+    return lambda seed: player.part(seed).schemas
+
+
+def _mean(log: list[dict[str, Any]], metric: str) -> float | None:
+    found = [value for entry in log if (value := value_of(entry, metric)) is not None]
+    return fmean(found) if found else None

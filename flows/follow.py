@@ -1,0 +1,160 @@
+"""Follows a run's own advice: run after run, each with the field changed that the closing sentence names.
+
+In: a recipe, and how often to follow. Out: the runs, the best of them confirmed on questions that no choice saw. Stages
+that a change does not touch are cache hits. A field is changed once: advice that names it again is passed over for the
+next cause.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from apprentice.flows.recipe.loading import with_changes
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.analysis.comparison import percent
+from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.safe_text import code, points
+from apprentice.tasks.settings.spec import Window
+
+FOLLOWS = "follows.json"
+"""In a run's folder: the run whose advice it follows, and what was changed."""
+
+
+class Followed(NamedTuple):
+    """One run of the chain."""
+
+    folder: Path
+    report: dict[str, Any]
+    recipe: Recipe
+    change: str
+    """What was changed for it; empty for the first run."""
+
+    @property
+    def verdict(self) -> VerdictContents:
+        return VerdictContents.model_validate(self.report)
+
+    @property
+    def accuracy(self) -> float:
+        return self.verdict.models.last.accuracy
+
+    @property
+    def format_compliance(self) -> float:
+        return self.verdict.models.last.format_compliance
+
+    @property
+    def reached(self) -> bool:
+        """Whether the floor is reached, or the model is promoted."""
+        decision = GateDecision.model_validate(self.report["gate"])
+        return decision.promoted or (decision.floor is not None and not decision.is_below_the_floor)
+
+    @property
+    def cost(self) -> float:
+        """In USD; what was bought by an earlier run and found again costs nothing."""
+        bought = any(each["name"] == "collect" and each["state"] == "ran" for each in self.report["stages"])
+        return (self.report["collect"] or {}).get("cost_usd") or 0.0 if bought else 0.0
+
+    @property
+    def model(self) -> str:
+        """The key of its last model."""
+        return self.report["artifacts"]["models"][self.verdict.models.last_name]["key"]
+
+    def row(self) -> dict[str, str]:
+        last = self.verdict.models.last
+        accuracy = percent(last.accuracy, last.ci["accuracy"])
+        return {"run": self.folder.name, "changed": self.change or "–", "accuracy": accuracy}
+
+    def line(self) -> str:
+        last = self.verdict.models.last
+        what = self.change or "the recipe as it is"
+        return (
+            f"{what}: {percent(last.accuracy, last.ci['accuracy'])}{', the floor is reached' if self.reached else ''}"
+        )
+
+
+class Budget(NamedTuple):
+    """What a chain of runs may take. None sets no limit."""
+
+    times: int
+    """Runs after the first one."""
+    minutes: float | None = None
+    usd: float | None = None
+
+    def why_over(self, chain: list[Followed], began: float) -> str:
+        """Why no further run begins; empty if one may."""
+        if len(chain) > self.times:
+            return f"--follow {self.times} is used up"
+        if self.minutes is not None and time.monotonic() - began >= 60 * self.minutes:
+            return f"--minutes {self.minutes:g} are over"
+        if self.usd is not None and sum(each.cost for each in chain) >= self.usd:
+            return f"--usd {self.usd:g} are spent"
+        return ""
+
+
+def follow(recipe: Recipe, run: Callable[[Recipe], Path], budget: Budget) -> list[Followed]:
+    """Run the recipe, then follow its advice until the floor is reached, the budget is used up, or nothing is left.
+
+    Args:
+        run: Runs a recipe and returns the folder of its report.
+    """
+    began = time.monotonic()
+    chain = [_finished(recipe, run(recipe), "")]
+    while True:
+        last = chain[-1]
+        announce.say(f"Run {len(chain)}, {last.line()}")
+        if last.reached:
+            return chain
+        if why := budget.why_over(chain, began):
+            announce.say(f"No further run: {why}.")
+            return chain
+        begun_from = best_of(chain)
+        advice, changed = _next(begun_from, [each.change for each in chain])
+        if changed is None:
+            announce.say(f"No further run: {advice}.")
+            return chain
+        announce.say(f"Following: {advice}.")
+        finished = _finished(changed, run(changed), advice)
+        (finished.folder / FOLLOWS).write_text(json.dumps({"after": begun_from.folder.name, "change": advice}) + "\n")
+        chain.append(finished)
+
+
+def best_of(chain: list[Followed]) -> Followed:
+    """Return the run that is right most often; among equals the one with more valid calls, then the later one."""
+    return max(chain, key=lambda each: (each.accuracy, each.format_compliance, chain.index(each)))
+
+
+def fresh_window(recipe: Recipe) -> Window:
+    """Return the seeds on which the best run is confirmed: as many questions, from the window that no gate reads."""
+    return Window(start=recipe.long_run_window().start, size=2 * recipe.evaluate.questions)
+
+
+def as_sentence(first: Followed, best: Followed, found: dict[str, Any]) -> str:
+    """How the best run's model compares with the first run's on the fresh questions."""
+    compared = found["comparisons"][0]
+    low, high = compared["ci"]
+    by = f"{points(compared['delta'])} ({points(low)} to {points(high)})"
+    verb = "is better than" if low > 0 else "is worse than" if high < 0 else "cannot be told apart from"
+    questions = f"On {best.recipe.evaluate.questions:,} questions that no choice saw"
+    return f"{questions}, {best.folder.name} {verb} {first.folder.name}: {by}."
+
+
+def _next(last: Followed, changed: list[str]) -> tuple[str, Recipe | None]:
+    """Return the change that a run advises with the recipe that has it, or why there is none."""
+    seen = {each.partition(":")[0].strip("`") for each in changed}
+    left = [each for each in last.report["ending"]["advised"] if each["field"] not in seen]
+    why = "nothing is left to try"
+    for advice in left:
+        if not advice["changes"]:
+            return f"only a person can choose {code(advice['field'])} ({advice['why']})".removesuffix("."), None
+        try:
+            return f"{advice['field']}: {advice['value']}", with_changes(last.recipe, advice["changes"])
+        except Stop as stop:
+            why = f"{code(advice['field'])} cannot be changed so: {stop.cause}".removesuffix(".")
+    return why, None
+
+
+def _finished(recipe: Recipe, folder: Path, change: str) -> Followed:
+    return Followed(folder, json.loads((folder / "report.json").read_text()), recipe, change)

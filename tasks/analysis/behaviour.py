@@ -1,0 +1,228 @@
+"""How a model's episodes end, and where the values of its calls come from.
+
+In: a model's evaluated episodes, the tools' schemas, and what the teacher's kept episodes have in common. Out:
+`Behaviour`, in shares of the episodes.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from apprentice.tasks.episodes.episode import problems
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, read_rows
+
+ALWAYS = 0.95
+"""The share of the teacher's calls from which a habit counts as one."""
+FEWEST = 10
+"""Calls of the teacher that a habit is read from, at least."""
+LEAST_CHARACTERS = 2
+"""Of a value that counts as copied: a single letter or digit stands in nearly every text."""
+BEGUN, ENDED = "<tool_call>", "</tool_call>"
+
+Call = tuple[str, dict[str, Any]]
+Schemas = list[dict[str, Any]]
+
+
+class Habits(NamedTuple):
+    """What the teacher's kept episodes have in common."""
+
+    episodes: int
+    turns: float
+    """Calls of an episode, on average."""
+    next_tool: dict[str, str]
+    """The tool that most often follows each tool."""
+    copied: frozenset[tuple[str, str]]
+    """The arguments, each with its tool, whose values stand in the question or in an earlier reply."""
+    constant: float
+    """The share of the most frequent last call."""
+
+
+class Behaviour(NamedTuple):
+    """Shares of a model's episodes. They overlap: an episode may have an invented value and break off."""
+
+    episodes: int
+    right: float
+    no_first_call: float
+    """The first turn has no valid call."""
+    broke_off: float
+    """A turn without a call after one or more with a valid call."""
+    broke_off_after: str
+    """The last call of most of these; empty without any."""
+    missing: str
+    """What the teacher calls then; empty where it ends there, too."""
+    cut: float
+    """The last turn reached the limit of tokens."""
+    invented: float
+    """A value that the teacher copies, and that the model has read nowhere."""
+    invented_in: str
+    """The argument of most of these, such as "refund.order"."""
+    constant: float
+    """The most frequent last call."""
+    constant_call: str
+    paid_for_stopping: float | None
+    """The mean reward of the episodes that broke off; None without any."""
+    paid_for_wrong: float | None
+    """The mean reward of those that came to a wrong end; None without any."""
+
+
+def nothing_known(episodes: int) -> Behaviour:
+    """Of so many episodes, none of which shows anything."""
+    return Behaviour(episodes, 0.0, 0.0, 0.0, "", "", 0.0, 0.0, "", 0.0, "", None, None)
+
+
+def habits_of(kept: Path) -> Habits | None:
+    """Reads the rows of kept rollouts; None where no row has a call."""
+    rows = [row["messages"] for row in read_rows(kept / "kept.jsonl")]
+    called = [[call for call, _ in calls_of(messages)] for messages in rows]
+    if not any(called):
+        return None
+    follows: dict[str, Counter[str]] = {}
+    found: dict[tuple[str, str], list[bool]] = {}
+    for calls, messages in zip(called, rows, strict=True):
+        for (tool, _), after in zip(calls, [*(name for name, _ in calls[1:]), ""], strict=True):
+            follows.setdefault(tool, Counter())[after] += 1
+        for argument, value, told in _values(messages):
+            found.setdefault(argument, []).append(stands_in(value, told))
+    last = Counter(_as_text(calls[-1]) for calls in called if calls)
+    return Habits(
+        len(rows),
+        fmean(map(len, called)),
+        {tool: counted.most_common(1)[0][0] for tool, counted in follows.items()},
+        frozenset(name for name, each in found.items() if len(each) >= FEWEST and fmean(each) >= ALWAYS),
+        last.most_common(1)[0][1] / sum(last.values()),
+    )
+
+
+def behaviour(
+    records: Sequence[EvaluatedEpisode],
+    schemas: Callable[[int], Schemas],
+    habits: Habits | None,
+    max_new_tokens: int,
+) -> Behaviour:
+    """Reads a model's episodes; those on which the environment failed are left out.
+
+    Args:
+        schemas: The tools of a seed's question.
+        habits: None where no teacher's episodes are known; nothing then counts as invented or missing.
+        max_new_tokens: The most tokens of a turn.
+    """
+    played = [record for record in records if not record.broken]
+    share = _Share(len(played))
+    broke, cut = (
+        [each for each in played if broke_off_after(each)],
+        [each for each in played if _cut(each, max_new_tokens)],
+    )
+    broke = [each for each in broke if each not in cut]
+    after = _most(map(broke_off_after, broke))
+    wrong = [each for each in played if not each.is_right and not broke_off_after(each) and _calls(each)]
+    invented = [found for each in played if (found := _invented(each, habits))]
+    calls = Counter(_as_text(_calls(each)[-1]) for each in played if _calls(each))
+    constant, times = calls.most_common(1)[0] if calls else ("", 0)
+    return Behaviour(
+        episodes=len(played),
+        right=share([each for each in played if each.is_right]),
+        no_first_call=share([each for each in played if problems(_first(each), schemas(each.seed))]),
+        broke_off=share(broke),
+        broke_off_after=after,
+        missing=habits.next_tool.get(after, "") if habits else "",
+        cut=share(cut),
+        invented=share(invented),
+        invented_in=_most(invented),
+        constant=times / max(len(played), 1),
+        constant_call=constant,
+        paid_for_stopping=_mean_reward(broke),
+        paid_for_wrong=_mean_reward(wrong),
+    )
+
+
+def broke_off_after(record: EvaluatedEpisode) -> str:
+    """The tool of the last call of an episode that the model ended by a turn without a call; empty for others."""
+    turns = [message for message in record.messages if message["role"] == "assistant"]
+    if not record.unfinished or not turns or turns[-1].get("tool_calls"):
+        return ""
+    calls = _calls(record)
+    return calls[-1][0] if calls else ""
+
+
+def calls_of(messages: Iterable[Message]) -> list[tuple[Call, str]]:
+    """Name and arguments of each call, with all that was told before it: the question and the replies."""
+    found, told = [], ""
+    for message in messages:
+        if message["role"] in ("user", "tool"):
+            told += f"\n{message['content']}"
+        for call in message.get("tool_calls") or []:
+            given = call["function"]["arguments"]
+            try:
+                read = json.loads(given) if isinstance(given, str) else given
+            except json.JSONDecodeError:
+                read = {}
+            found.append(((call["function"]["name"], read if isinstance(read, dict) else {}), told))
+    return found
+
+
+def stands_in(value: str, text: str) -> bool:
+    """Whether a text holds a value as a word of its own."""
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+
+
+def _values(messages: Iterable[Message]) -> Iterable[tuple[tuple[str, str], str, str]]:
+    """Each value that can have been copied: its argument, the value as text, and what was told before."""
+    for (tool, arguments), told in calls_of(messages):
+        for name, value in arguments.items():
+            if isinstance(value, str | int | float) and len(str(value)) >= LEAST_CHARACTERS:
+                yield (tool, name), str(value), told
+
+
+def _invented(record: EvaluatedEpisode, habits: Habits | None) -> str:
+    """The first argument whose value the teacher copies and the model made up; empty without one."""
+    copied = habits.copied if habits else frozenset()
+    found = (
+        ".".join(argument)
+        for argument, value, told in _values(record.messages)
+        if argument in copied and not stands_in(value, told)
+    )
+    return next(found, "")
+
+
+def _cut(record: EvaluatedEpisode, max_new_tokens: int) -> bool:
+    last = next((each for each in reversed(record.messages) if each["role"] == "assistant"), None)
+    if last is None or last.get("tool_calls"):
+        return False
+    text = str(last.get("content") or "")
+    alone = record.turns == 1 and record.completion_tokens >= max_new_tokens
+    return alone or (text.rfind(BEGUN) > text.rfind(ENDED))
+
+
+def _first(record: EvaluatedEpisode) -> Message:
+    return next((each for each in record.messages if each["role"] == "assistant"), {"role": "assistant", "content": ""})
+
+
+def _calls(record: EvaluatedEpisode) -> list[Call]:
+    return [call for call, _ in calls_of(record.messages)]
+
+
+def _as_text(call: Call) -> str:
+    return f"{call[0]}({', '.join(map(str, call[1].values()))})"
+
+
+def _most(names: Iterable[str]) -> str:
+    counted = Counter(names).most_common(1)
+    return counted[0][0] if counted else ""
+
+
+def _mean_reward(records: Sequence[EvaluatedEpisode]) -> float | None:
+    return fmean(each.score for each in records) if records else None
+
+
+class _Share:
+    """Of so many episodes."""
+
+    def __init__(self, of: int):
+        self._of = max(of, 1)
+
+    def __call__(self, some: Sequence[Any]) -> float:
+        return len(some) / self._of

@@ -1,0 +1,136 @@
+"""What a run can change next: one field of the recipe, the value to try, and what it costs.
+
+In: the recipe as a run records it. Out: `Remedy`. Without a recipe a remedy has the field and no value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+Recipe = Mapping[str, Any]
+HERE = Path("build/smollm2/model")
+"""Where `make run NAME=real` puts the same model."""
+PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
+FACTOR, MUCH, GENTLER, FASTER = 2, 4, 3, 10
+"""By how much a number is raised, or raised where little was learned, and a learning rate divided, or raised."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One field of the recipe, and what to set it to."""
+
+    name: str
+    """The field's dotted path."""
+    value: str
+    """The value to try, with the present one; empty where only a person can choose it."""
+    to: Any
+    """The value itself; None where only a person can choose it, or where the present one is not known."""
+    costs: str
+    also: dict[str, Any] = field(default_factory=dict)
+    """Fields that change with it, since they belong to the present value."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The recipe's fields with their new values; empty where only a person can choose."""
+        return {} if self.to is None else {self.name: self.to} | self.also
+
+
+def value_of(recipe: Recipe, name: str) -> Any:
+    """The recipe's value at a dotted path; None where it has none."""
+    value: Any = recipe
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def builds(recipe: Recipe) -> bool:
+    """Whether the student is built here."""
+    return bool(value_of(recipe, "student.build"))
+
+
+def more_rows(recipe: Recipe) -> Remedy:
+    """Four times as many questions of the collection."""
+    return more(recipe, "windows.collect.size", MUCH, "as many more episodes of the teacher")
+
+
+def larger_student(recipe: Recipe) -> Remedy:
+    """Four times the width, in all that is wide."""
+    larger = more(recipe, "student.build.hidden_size", MUCH, "about 16 times the compute of so small a model")
+    inner = value_of(recipe, "student.build.intermediate_size")
+    return replace(larger, also={"student.build.intermediate_size": inner * MUCH}) if inner else larger
+
+
+def exactly(recipe: Recipe) -> Remedy:
+    """Whole successes alone count."""
+    now = value_of(recipe, "grpo.reward")
+    return Remedy("grpo.reward", "exact" + (f" ({now} now)" if now else ""), "exact", "nothing")
+
+
+def more(recipe: Recipe, name: str, factor: int, costs: str = "") -> Remedy:
+    now = value_of(recipe, name)
+    costs = costs or f"{factor} times the time of {name.partition('.')[0]}"
+    if not isinstance(now, int | float):
+        return Remedy(name, f"{factor} times as many", None, costs)
+    return Remedy(name, f"{now * factor:g} ({now:g} now)", now * factor, costs)
+
+
+def fewer(recipe: Recipe, name: str) -> Remedy:
+    now = value_of(recipe, name)
+    if not isinstance(now, int | float):
+        return Remedy(name, "half", None, "nothing")
+    half = max(int(now) // FACTOR, 1)
+    return Remedy(name, f"{half:g} ({now:g} now)", half, "nothing")
+
+
+def gentler(recipe: Recipe, name: str) -> Remedy:
+    now = value_of(recipe, name)
+    if not isinstance(now, int | float):
+        return Remedy(name, "a third", None, "nothing")
+    value = float(f"{now / GENTLER:.1e}")
+    return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
+
+
+def faster(recipe: Recipe, name: str) -> Remedy:
+    now = value_of(recipe, name)
+    if not isinstance(now, int | float):
+        return Remedy(name, f"{FASTER} times as much", None, "nothing")
+    value = float(f"{now * FASTER:.1e}")
+    return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
+
+
+def larger_groups(recipe: Recipe) -> Remedy:
+    """Twice the group, in steps of as many questions where a step of now does not hold whole groups."""
+    larger, batch = (
+        more(recipe, "grpo.num_generations", FACTOR, "fewer questions a step"),
+        value_of(recipe, "grpo.batch_size"),
+    )
+    if larger.to is None or not batch or batch * (value_of(recipe, "grpo.gradient_accumulation") or 1) % larger.to == 0:
+        return larger
+    return replace(larger, also={"grpo.batch_size": batch * FACTOR}, costs="larger steps")
+
+
+def pretrained(recipe: Recipe) -> Remedy:
+    """A small pretrained model, with the settings of `deployments/recipes/smollm2.yaml` that its size needs."""
+    found = {"model": str(HERE)} if HERE.is_dir() else {"model": PRETRAINED, "revision": "main"}
+    student = {**found, "chat_template": "qwen2_5"}
+    also: dict[str, Any] = {"precision": "auto", "sft.epochs": 4, "sft.learning_rate": 1e-4}
+    if value_of(recipe, "grpo"):
+        also |= {
+            "grpo.learning_rate": 4e-5,
+            "grpo.max_steps": min(value_of(recipe, "grpo.max_steps") or 30, 30),
+            "grpo.batch_size": min(value_of(recipe, "grpo.batch_size") or 64, 64),
+        }
+    value = ", ".join(f"{name}: {given}" for name, given in student.items())
+    return Remedy("student", f"{{{value}}}", student, "minutes in place of seconds, and 270 MB", also)
+
+
+def more_questions(recipe: Recipe, questions: int) -> Remedy:
+    """As many questions of the evaluation, in a window that holds them."""
+    size = value_of(recipe, "windows.evaluate.size")
+    window = {"windows.evaluate.size": questions} if size and size < questions else {}
+    return Remedy("evaluate.questions", str(questions), questions, "a longer evaluation", window)
+
+
+def person(name: str, costs: str = "") -> Remedy:
+    return Remedy(name, "", None, costs)

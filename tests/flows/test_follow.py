@@ -1,0 +1,137 @@
+"""A chain of runs follows the advice of its best run, changes each field once, and ends for a reason that it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.flows.cli.follow import check_follow
+from apprentice.flows.finished_runs import FinishedRun
+from apprentice.flows.follow import FOLLOWS, Budget, as_sentence, best_of, follow
+from apprentice.flows.recipe.loading import load_recipe, with_changes
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting.errors import Stop
+from tests.tasks.analysis.test_ending import decided, judged
+
+EPOCHS = {"field": "sft.epochs", "value": "8 (2 now)", "why": "Still learning.", "changes": {"sft.epochs": 8.0}}
+ROWS = {"field": "windows.collect.size", "value": "240 (60 now)", "why": "By heart."}
+ROWS |= {"changes": {"windows.collect.size": 240}}
+ENVIRONMENT = {"field": "environment.settings", "value": "", "why": "Too hard.", "changes": {}}
+BROKEN = {"field": "grpo.batch_size", "value": "7 (8 now)", "why": "No.", "changes": {"grpo.batch_size": 7}}
+
+
+class ToyRuns:
+    """Runs a recipe by looking its accuracy up; counts the runs."""
+
+    def __init__(self, folder: Path, accuracy: Callable[[Recipe], float], advised: list[dict[str, Any]], usd: float):
+        self.folder, self.accuracy, self.advised, self.usd = folder, accuracy, advised, usd
+        self.recipes: list[Recipe] = []
+
+    def __call__(self, recipe: Recipe) -> Path:
+        self.recipes.append(recipe)
+        verdict = judged(self.accuracy(recipe), None)
+        folder = self.folder / f"toy-{len(self.recipes)}"
+        folder.mkdir()
+        report = verdict | {
+            "gate": decided(verdict, floor=0.5) | {"promoted": False},
+            "ending": {"advised": self.advised},
+            "collect": {"cost_usd": self.usd},
+            "stages": [{"name": "collect", "state": "ran"}],
+        }
+        (folder / "report.json").write_text(json.dumps(report))
+        return folder
+
+
+@pytest.fixture
+def toy() -> Recipe:
+    return load_recipe(Path("toy"))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Callable[..., ToyRuns]:
+    def made(accuracy: Callable[[Recipe], float], *advised: dict[str, Any], usd: float = 0.0) -> ToyRuns:
+        return ToyRuns(tmp_path, accuracy, list(advised), usd)
+
+    return made
+
+
+def test_advice_is_followed_until_the_floor_is_reached(toy: Recipe, runs: Any):
+    run = runs(lambda recipe: 0.7 if recipe.sft and recipe.sft.epochs == 8 else 0.1, EPOCHS, ROWS)
+    chain = follow(toy, run, Budget(5))
+    assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)"]
+    assert chain[-1].reached
+    assert json.loads((chain[-1].folder / FOLLOWS).read_text()) == {"after": "toy-1", "change": "sft.epochs: 8 (2 now)"}
+    assert not (chain[0].folder / FOLLOWS).exists()
+
+
+def test_a_run_that_needs_no_advice_is_the_whole_chain(toy: Recipe, runs: Any):
+    assert len(follow(toy, runs(lambda _: 0.9, EPOCHS), Budget(5))) == 1
+
+
+def test_each_field_is_changed_once_and_the_best_run_goes_on(
+    toy: Recipe, runs: Any, capsys: pytest.CaptureFixture[str]
+):
+    run = runs(lambda recipe: 0.05 if recipe.sft and recipe.sft.epochs == 8 else 0.2, EPOCHS, ROWS)
+    chain = follow(toy, run, Budget(5))
+    assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)", "windows.collect.size: 240 (60 now)"]
+    last = run.recipes[-1]
+    assert (last.sft.epochs, last.windows.collect.size) == (2.0, 240), "the change that made it worse is not kept"
+    assert json.loads((chain[-1].folder / FOLLOWS).read_text())["after"] == "toy-1"
+    assert best_of(chain) is chain[-1]
+    assert "nothing is left to try" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("advised", "budget", "usd", "length", "why"),
+    [
+        ([EPOCHS, ROWS], Budget(1), 0.0, 2, "--follow 1 is used up"),
+        ([EPOCHS, ROWS], Budget(5, minutes=0.0), 0.0, 1, "--minutes 0 are over"),
+        ([EPOCHS, ROWS], Budget(5, usd=0.3), 0.2, 2, "--usd 0.3 are spent"),
+        ([ENVIRONMENT, EPOCHS], Budget(5), 0.0, 1, "only a person can choose environment.settings (Too hard)"),
+        ([BROKEN], Budget(5), 0.0, 1, "grpo.batch_size cannot be changed so"),
+        ([], Budget(5), 0.0, 1, "nothing is left to try"),
+    ],
+)
+def test_a_chain_says_why_it_ends(
+    toy: Recipe, runs: Any, capsys: Any, advised: list, budget: Budget, usd: float, length: int, why: str
+):
+    chain = follow(toy, runs(lambda _: 0.1, *advised, usd=usd), budget)
+    assert len(chain) == length
+    assert f"No further run: {why}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_advice_that_the_recipe_does_not_take_is_passed_over(toy: Recipe, runs: Any):
+    chain = follow(toy, runs(lambda _: 0.1, BROKEN, EPOCHS), Budget(1))
+    assert chain[-1].change == "sft.epochs: 8 (2 now)"
+
+
+def test_changes_replace_whole_sections_as_well(toy: Recipe):
+    changed = with_changes(toy, {"student": {"model": ".", "chat_template": "qwen2_5"}, "sft.epochs": 4})
+    assert (changed.student.model, changed.student.build) == (".", None)
+    with pytest.raises(Stop, match="num_generations"):
+        with_changes(toy, {"grpo.batch_size": 7})
+
+
+@pytest.mark.parametrize(
+    ("ci", "verb"), [((0.1, 0.3), "is better than"), ((-0.3, -0.1), "is worse than"), ((-0.1, 0.1), "cannot be told")]
+)
+def test_the_best_run_is_compared_on_fresh_questions(toy: Recipe, runs: Any, ci: tuple, verb: str):
+    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), Budget(1))
+    said = as_sentence(chain[0], chain[1], {"comparisons": [{"delta": sum(ci) / 2, "ci": ci}]})
+    assert said.startswith(f"On 40 questions that no choice saw, toy-2 {verb}")
+
+
+def test_bounds_without_a_chain_are_refused():
+    with pytest.raises(Stop, match="Add --follow N"):
+        check_follow(0, 5.0, None, None)
+    with pytest.raises(Stop, match="Leave one of them out"):
+        check_follow(2, None, None, "a100")
+    check_follow(2, 5.0, 1.0, None)
+
+
+def test_the_list_of_runs_shows_what_each_one_followed(toy: Recipe, runs: Any):
+    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), Budget(1))
+    shown = [FinishedRun(each.folder, {}, {}, each.verdict, None).follows for each in chain]  # type: ignore[arg-type]
+    assert shown == ["", "toy-1, sft.epochs: 8 (2 now)"]

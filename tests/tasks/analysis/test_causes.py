@@ -1,0 +1,195 @@
+"""Each cause is told from the others by its figures, and names one field with one value."""
+
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.analysis import ending as endings
+from apprentice.tasks.analysis.behaviour import Habits, nothing_known
+from apprentice.tasks.analysis.causes import TABLE, Cause, Evidence, causes
+from apprentice.tasks.analysis.learning import Learning
+from tests.tasks.analysis.test_ending import decided, judged
+
+RECIPE: dict[str, Any] = {
+    "student": {"build": {"hidden_size": 32, "intermediate_size": 64}},
+    "sft": {"epochs": 20, "learning_rate": 1e-3},
+    "grpo": {"max_steps": 40, "num_generations": 8, "batch_size": 64, "learning_rate": 3e-4, "reward": "score"},
+    "windows": {"collect": {"size": 100}, "evaluate": {"size": 400}},
+    "evaluate": {"max_new_tokens": 48, "questions": 200},
+}
+PRETRAINED = RECIPE | {"student": {"model": "SmolLM2", "build": None}}
+LARGE_GROUPS = RECIPE | {"grpo": RECIPE["grpo"] | {"num_generations": 32}}
+EXACT = RECIPE | {"grpo": RECIPE["grpo"] | {"reward": "exact"}}
+LEARNED = Learning(first=5.0, middle=0.1, last=0.01, least=0.01, token_accuracy=0.99, held_out=None)
+BY_HEART = LEARNED._replace(held_out=(0.7, 1.1))
+FALLING = Learning(5.0, 1.4, 0.9, 0.9, 0.68, None)
+BARELY = Learning(5.0, 4.9, 4.8, 4.8, 0.1, None)
+AT_REST = Learning(5.0, 1.0, 0.99, 0.99, 0.7, None)
+ROSE = Learning(5.0, 1.0, 6.0, 0.9, 0.1, None)
+HABITS = Habits(90, 3.0, {"find": "list"}, frozenset({("refund", "order")}), 0.05)
+NOTHING = nothing_known(100)
+DESK_STOPS = {
+    "start": NOTHING._replace(broke_off=0.34, broke_off_after="list", right=0.3, paid_for_wrong=0.0),
+    "end": NOTHING._replace(
+        broke_off=0.83, broke_off_after="list", right=0.16, paid_for_stopping=0.2, paid_for_wrong=0.0
+    ),
+    "gain": (-0.2, -0.1),
+    "diagnosis": "fell",
+}
+
+
+def evidence(**known: Any) -> Evidence:
+    """Of a run below its floor whose SFT has learned its rows, without GRPO."""
+    about: dict[str, Any] = {"recipe": RECIPE, "training": "sft", "start": None, "end": NOTHING._replace(right=0.2)}
+    about |= {"habits": HABITS, "learning": LEARNED, "teacher": 0.9, "rows": 90, "floor": 0.45}
+    return Evidence(**about | known)
+
+
+def grpo(**known: Any) -> Evidence:
+    """The same after GRPO, which neither gained nor lost."""
+    about = {"training": "grpo", "start": NOTHING._replace(right=0.2), "gain": (-0.02, 0.02), "equal_groups": 0.2}
+    return evidence(**about | known)
+
+
+RUNS = {
+    "few rows of a teacher that is seldom right": (
+        evidence(teacher=0.2, rows=12),
+        (Cause.TEACHER, "windows.collect.size", 400),
+    ),
+    "the teacher's accuracy is reached, below the floor": (
+        evidence(teacher=0.6, floor=0.9, end=NOTHING._replace(right=0.58)),
+        (Cause.TEACHER, "teacher", None),
+    ),
+    "SFT diverged": (evidence(learning=ROSE), (Cause.DIVERGED, "sft.learning_rate", 3.3e-4)),
+    "SFT has hardly begun": (evidence(learning=BARELY), (Cause.NOT_LEARNED, "sft.learning_rate", 1e-2)),
+    "SFT was still learning": (evidence(learning=FALLING), (Cause.NOT_LEARNED, "sft.epochs", 80)),
+    "SFT came to rest": (evidence(learning=AT_REST), (Cause.TOO_SMALL, "student.build.hidden_size", 128)),
+    "calls are cut": (
+        evidence(end=NOTHING._replace(cut=0.6, no_first_call=0.6)),
+        (Cause.CUT, "evaluate.max_new_tokens", 192),
+    ),
+    "rollouts are cut": (grpo(clipped=0.7), (Cause.CUT, "grpo.max_completion_length", None)),
+    "ids are invented by a built student": (
+        evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")),
+        (Cause.COPYING, "student", {"model": "HuggingFaceTB/SmolLM2-135M-Instruct"}),
+    ),
+    "ids are invented by a pretrained one": (
+        evidence(recipe=PRETRAINED, end=NOTHING._replace(invented=0.8, invented_in="refund.order")),
+        (Cause.COPYING, "windows.collect.size", 400),
+    ),
+    "the first call is unreadable": (
+        evidence(recipe=PRETRAINED, learning=AT_REST, end=NOTHING._replace(no_first_call=0.9)),
+        (Cause.FORM, "sft.epochs", 80),
+    ),
+    "the first call is unreadable, though the rows are learned": (
+        evidence(end=NOTHING._replace(no_first_call=0.9)),
+        (Cause.FORM, "windows.collect.size", 400),
+    ),
+    "the reward pays for stopping": (grpo(**DESK_STOPS), (Cause.STOPPING_PAYS, "grpo.reward", "exact")),
+    "it still pays where only whole successes count": (
+        grpo(recipe=EXACT, **DESK_STOPS),
+        (Cause.STOPPING_PAYS, "environment.version", None),
+    ),
+    "one answer for everything": (
+        evidence(end=NOTHING._replace(constant=0.9, constant_call="answer(yes)", right=0.3)),
+        (Cause.ONE_ANSWER, "windows.collect.size", 400),
+    ),
+    "SFT breaks off where the teacher goes on": (
+        evidence(end=NOTHING._replace(broke_off=0.5, broke_off_after="find", missing="list")),
+        (Cause.BROKE_OFF, "windows.collect.size", 400),
+    ),
+    "GRPO overshot": (grpo(gain=(-0.2, -0.05)), (Cause.OVERSHOT, "grpo.learning_rate", 1e-4)),
+    "groups are right as a whole": (
+        grpo(diagnosis="saturated", end=NOTHING._replace(right=0.8)),
+        (Cause.SATURATED, "environment.settings", None),
+    ),
+    "learned by heart": (
+        evidence(learning=BY_HEART, end=NOTHING._replace(right=0.0)),
+        (Cause.MEMORISED, "windows.collect.size", 400),
+    ),
+    "equal groups at a low entropy": (
+        grpo(equal_groups=0.6, entropy=0.03),
+        (Cause.EQUAL_GROUPS, "grpo.num_generations", 16),
+    ),
+    "equal groups, though they are large": (
+        grpo(recipe=LARGE_GROUPS, equal_groups=0.6, entropy=0.03),
+        (Cause.EQUAL_GROUPS, "sft.epochs", 10),
+    ),
+    "no group has a right answer": (
+        grpo(recipe=PRETRAINED, learning=AT_REST, start=NOTHING, end=NOTHING, equal_groups=0.9),
+        (Cause.TOO_HARD, "windows.collect.size", 400),
+    ),
+    "GRPO was still gaining": (grpo(gain=(0.05, 0.15)), (Cause.STILL_GAINING, "grpo.max_steps", 160)),
+    "GRPO moved nothing": (grpo(), (Cause.FLAT, "grpo.max_steps", 80)),
+    "too few questions": (grpo(questions=900), (Cause.NOISE, "evaluate.questions", 900)),
+}
+
+
+@pytest.mark.parametrize(("found", "named"), RUNS.values(), ids=RUNS)
+def test_the_first_cause_is_the_one_that_the_figures_show(found: Evidence, named: tuple):
+    first = causes(found)[0]
+    cause, field, value = named
+    assert (first.cause, first.remedy.name) == (cause, field)
+    to = first.remedy.to
+    assert value.items() <= to.items() if isinstance(value, dict) else to == value
+
+
+def test_the_evidence_of_a_cause_has_its_figures():
+    [stops, *_] = causes(grpo(**DESK_STOPS))
+    assert stops.evidence == (
+        "The model breaks off after `list` in 83% of the episodes (34% before GRPO). That earns 0.2, and a wrong end "
+        "0: GRPO learned to stop."
+    )
+    [equal, *_] = causes(grpo(equal_groups=0.6, entropy=0.03))
+    assert "60% of GRPO's groups" in equal.evidence
+    assert "0.03 a token" in equal.evidence
+    [copied, *_] = causes(evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")))
+    assert "In 80% of the episodes `refund.order`" in copied.evidence
+
+
+def test_a_student_that_changes_takes_its_settings_along():
+    [first, *_] = causes(evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")))
+    changes = first.remedy.changes
+    assert changes["sft.learning_rate"] == 1e-4
+    assert changes["grpo.max_steps"] == 30
+    assert changes["student"]["chat_template"] == "qwen2_5"
+
+
+def test_a_larger_group_keeps_whole_groups_in_a_step():
+    odd = RECIPE | {"grpo": RECIPE["grpo"] | {"batch_size": 24}}
+    [first, *_] = causes(grpo(recipe=odd, equal_groups=0.6))
+    assert first.remedy.changes == {"grpo.num_generations": 16, "grpo.batch_size": 48}
+
+
+def test_every_row_of_the_table_is_reached_by_some_run():
+    shown = {look for look in TABLE for found, _ in RUNS.values() if look(found) is not None}
+    assert shown == set(TABLE)
+
+
+@pytest.fixture
+def below() -> tuple[Any, Any]:
+    verdict = judged(0.0, 0.0)
+    return endings.VerdictContents.model_validate(verdict), endings.GateDecision.model_validate(decided(verdict))
+
+
+def test_a_field_that_was_changed_in_vain_is_not_named_again(below: tuple):
+    known = evidence(learning=BY_HEART, end=NOTHING)
+    advised = endings.ending(*below, RECIPE, known).advised
+    assert advised[0].field == "windows.collect.size"
+    left = endings.ending(*below, RECIPE, known, {"windows.collect.size"}).advised
+    assert [each.field for each in left] == ["student"]
+    assert left[0].cause == Cause.BEYOND
+
+
+def test_where_all_was_tried_the_sentence_says_so(below: tuple):
+    known = evidence(learning=BY_HEART, end=NOTHING)
+    ended = endings.ending(*below, RECIPE, known, {"windows.collect.size", "student"})
+    assert ended.change is None
+    assert ended.next.startswith("Nothing is left to try")
+    assert "Nothing needs to be changed" not in ended.sentence()
+
+
+def test_each_field_is_advised_once_with_its_main_cause(below: tuple):
+    fields = [each.field for each in endings.ending(*below, RECIPE, evidence(learning=FALLING)).advised]
+    assert len(fields) == len(set(fields))
+    assert fields[0] == "sft.epochs"
