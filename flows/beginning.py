@@ -13,8 +13,10 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import BaseStudent, Checkpoint, Questions, Release
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.questions import fresh_questions, questions
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import StudentSpec
+from apprentice.tasks.student import built_alike, student
 
 
 def question_set(run: RunContext, recipe: Recipe) -> Questions:
@@ -25,6 +27,16 @@ def question_set(run: RunContext, recipe: Recipe) -> Questions:
         return questions(run, task, windows, evaluated)
     earlier = {str(number): run.store.at(Questions, revision) for number, revision in enumerate(recipe.round.asked)}
     return fresh_questions(run, task, windows, evaluated, earlier, recipe.round.shares)
+
+
+def new_student(run: RunContext, recipe: Recipe, questions: Questions) -> Checkpoint:
+    """Return the recipe's student; one that was built alike before is not built again."""
+    given = recipe.student, recipe.environment.unscaled(), questions, recipe.seed
+    is_new = recipe.student.build is not None and student.find(run, *given) is None
+    if is_new and (found := built_alike(run, *given)) is not None:
+        announce.say("A student of these settings exists: it is not built again.")
+        return found
+    return student(run, *given)
 
 
 def initial_checkpoint(store: LocalStore, recipe: Recipe) -> Checkpoint | None:

@@ -148,7 +148,7 @@ def _next(last: Followed, changed: list[str]) -> tuple[str, Recipe | None]:
     why = "nothing is left to try"
     for advice in left:
         if not advice["changes"]:
-            return f"only a person can choose {code(advice['field'])} ({advice['why']})".removesuffix("."), None
+            return f"only a person can choose {code(advice['field'])} ({advice['why'].rstrip('.')})", None
         try:
             return f"{advice['field']}: {advice['value']}", with_changes(last.recipe, advice["changes"])
         except Stop as stop:

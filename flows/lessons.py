@@ -8,7 +8,7 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.artifacts.provenance import ArtifactRecord, artifact_of
+from apprentice.tasks.artifacts.alike import first_alike, newest_first
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, KeptRollouts, Questions, Rollouts
 from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
@@ -55,7 +55,7 @@ def to_rescore(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ..
     settings, _ = make.key_contents(given, {})
     teacher = settings.get("teacher")
     name = next(name for name, value in settings.items() if value == environment.in_key())
-    for found, record in _newest_first(run):
+    for found, record in newest_first(run.store, Rollouts, run.store.tags(Rollouts, "")):
         then = record.made_by.get("settings", {})
         earlier = then.get(name)
         if isinstance(teacher, dict) and isinstance(then.get("teacher"), dict):  # wherever its endpoint is
@@ -78,17 +78,6 @@ def _environment(given: tuple[Any, ...]) -> EnvironmentSpec:
     return next(each for each in given if isinstance(each, EnvironmentSpec))
 
 
-def _newest_first(run: RunContext) -> list[tuple[Rollouts, ArtifactRecord]]:
-    found = {}
-    for key, revision in run.store.tags(Rollouts, "").items():
-        try:
-            record = run.store.record(Rollouts, key, revision)
-            found[revision] = artifact_of(Rollouts, run.store.repository(Rollouts), revision, record), record
-        except Stop:
-            continue
-    return sorted(found.values(), key=lambda each: each[1].provenance.made_at, reverse=True)
-
-
 def lessons_of(
     run: RunContext, recipe: Recipe, questions: Questions, model: Checkpoint, rescore: bool = False
 ) -> Lessons:
@@ -107,7 +96,7 @@ def lessons_of(
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:
-        kept = filter_rollouts(run, rollouts, questions)
+        kept = first_alike(run.store, filter_rollouts(run, rollouts, questions))
     else:
         earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
         spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)

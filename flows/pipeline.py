@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.beginning import initial_checkpoint, question_set
+from apprentice.flows.beginning import initial_checkpoint, new_student, question_set
 from apprentice.flows.learned_scale import has_unknown_scale, with_learned_scale
 from apprentice.flows.lessons import lessons_of, rollouts_of
 from apprentice.flows.probe import Level, Probed, probe, trainable_levels
@@ -20,7 +20,6 @@ from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import Purpose
-from apprentice.tasks.student import student
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.trainer import read_log
 from apprentice.tasks.trainings import TRAININGS
@@ -73,12 +72,10 @@ class Pipeline:
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            base = self._base or initial_checkpoint(self.run.store, self.recipe) or self._student()
+            base = self._base or initial_checkpoint(self.run.store, self.recipe)
+            base = base or new_student(self.run, self.recipe, self.questions)
             self._models = Models({ModelName.BASE: base})
         return self._models
-
-    def _student(self) -> Checkpoint:
-        return student(self.run, self.recipe.student, self.recipe.environment.unscaled(), self.questions, self.seed)
 
     @property
     def lessons(self) -> Lessons:

@@ -20,6 +20,7 @@ from apprentice.envs.tools import described_text, tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
+from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import COUNTED, Rollouts, RolloutShard
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext, StandingServers
@@ -90,11 +91,37 @@ def collect_shard(
     }
     _check_address(context.scratch / "address", teacher)
     with journal(context.scratch, initial_settings, announce.warn) as kept:
+        _take_known(context, kept, (spec, teacher, environment), window)
         for lost in Collector(context, spec, teacher, environment, kept).play(window):
             kept.append(lost)
         if len(kept) != window.size:
             raise RuntimeError(f"{len(kept)} episodes were journaled for {window.size} seeds")
         return _publish(kept, context.out / "rollouts.jsonl")
+
+
+def _take_known(
+    context: StageContext,
+    kept: Journal,
+    given: tuple[CollectSpec, TeacherSpec, EnvironmentSpec],
+    window: Window | Seeds,
+) -> None:
+    """Journals the episodes that earlier windows had of these seeds: a window that grows asks for the new ones only."""
+    spec, teacher, environment = given
+    known: dict[str, Any] = {"stage": collect_shard.name, "spec": spec.in_key(), "environment": environment.in_key()}
+    known["teacher"] = teacher.in_made_by()
+    missing, before = set(window.seeds()) - kept.done(), len(kept)
+
+    def agrees(made: dict[str, Any], _: dict[str, str]) -> bool:
+        return {name: made.get(name) for name in known} == known
+
+    for shard in made_alike(context.run.store, RolloutShard, agrees, collect_shard.version) if missing else []:
+        with (context.fetch(shard) / "rollouts.jsonl").open() as lines:
+            for record in map(Record.model_validate_json, lines):
+                if record.seed in missing and record.failed_at in ("", "teacher"):
+                    missing.remove(record.seed)
+                    kept.append(record)
+    if found := len(kept) - before:
+        announce.say(f"{found:,} of these {window.size:,} episodes exist, and are not asked for again.")
 
 
 def _check_address(path: Path, teacher: TeacherSpec) -> None:

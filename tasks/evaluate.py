@@ -18,6 +18,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import answers_of, check_broken, worth
+from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
@@ -59,9 +60,11 @@ def evaluate(
     """Plays every held-out question. Raises Stop when the environment is lost: an outage does not count as failure."""
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
+    same = {"stage": evaluate.name, "environment": environment.in_key(), "seed": seed}
+    before = _played_before(context, spec, same, checkpoint, evaluate.version)
     with (
         explained_oom(spec),
-        evaluation_journal(context, spec, questions, checkpoint.stage) as (kept, ahead, keep),
+        evaluation_journal(context, spec, questions, checkpoint.stage, before) as (kept, ahead, keep),
     ):
         if ahead:
             with EnvironmentPool(environment, server, min(spec.batch_size, len(ahead)), announce.warn) as pool:
@@ -91,9 +94,12 @@ def evaluate_endpoint(
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
+    same = {"stage": evaluate_endpoint.name, "environment": environment.in_key(), "as_of": as_of}
+    same["endpoint"] = endpoint.in_made_by()
+    before = _played_before(context, spec, same, None, evaluate_endpoint.version)
     endpoint, url = endpoint.model_copy(update=sampling), context.run.servers.teacher()
     with (
-        evaluation_journal(context, spec, questions, endpoint.called) as (kept, ahead, keep),
+        evaluation_journal(context, spec, questions, endpoint.called, before) as (kept, ahead, keep),
         closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,
         closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
     ):
@@ -137,16 +143,24 @@ def endpoint_as_of(
 
 @contextmanager
 def evaluation_journal(
-    context: StageContext, spec: EvaluateSpec, questions: Questions, model: str
+    context: StageContext,
+    spec: EvaluateSpec,
+    questions: Questions,
+    model: str,
+    before: Callable[[], Iterator[EvaluatedEpisode]] = lambda: iter(()),
 ) -> Iterator[tuple[Journal, list[Play], Callable[[EvaluatedEpisode], None]]]:
     """Yields the journal, the episodes still to play, and a function to call with each played episode.
 
     Raises Stop when a server is lost or fails on too many questions; finished episodes are kept.
+
+    Args:
+        before: Episodes of the same model under other windows; what it has played is not played again.
     """
     rows = used_questions(context.fetch(questions), Purpose.EVALUATE)
     plays = plays_of(rows, spec.samples)
     initial_settings = {"evaluate": spec.in_key(), "plays": len(plays)}
     with journal(context.scratch, initial_settings, announce.warn, numbered_by="place") as kept:
+        _take_known(kept, plays, before)
         done = kept.done()
         with announce.progress(f"evaluate {model}", len(plays), len(done)) as advance:
 
@@ -188,6 +202,39 @@ def evaluation_journal(
                     f"The budget is used up; {len(kept)} of {len(plays)} episodes are kept.",
                     "Raise teacher.budget_usd and run again: the evaluation resumes from there.",
                 ) from None
+
+
+def _played_before(
+    context: StageContext, spec: EvaluateSpec, same: dict[str, Any], checkpoint: Checkpoint | None, version: int
+) -> Callable[[], Iterator[EvaluatedEpisode]]:
+    """The episodes of earlier evaluations of a model that differ in how many questions were asked, and how often."""
+    amount = ("questions", "samples")
+    same = same | {"spec": {name: value for name, value in spec.in_key().items() if name not in amount}}
+    weights = checkpoint.revision if checkpoint else None
+
+    def agrees(made: dict[str, Any], inputs: dict[str, str]) -> bool:
+        own = {name: value for name, value in (made.get("spec") or {}).items() if name not in amount}
+        return inputs.get("checkpoint") == weights and {name: (made | {"spec": own}).get(name) for name in same} == same
+
+    def episodes() -> Iterator[EvaluatedEpisode]:
+        for found in made_alike(context.run.store, Evaluation, agrees, version):
+            yield from read_episodes(context.fetch(found))
+
+    return episodes
+
+
+def _take_known(kept: Journal, plays: list[Play], before: Callable[[], Iterator[EvaluatedEpisode]]) -> None:
+    """Journals the answers that exist. One follows from its question and its sample, not from its place."""
+    done = kept.done()
+    missing = {(play.seed, play.question, play.sample): play.place for play in plays if play.place not in done}
+    if not missing:
+        return
+    for each in before():
+        place = missing.pop((each.seed, each.question, each.sample), None) if not each.broken else None
+        if place is not None:
+            kept.append(each.model_copy(update={"place": place}))
+    if found := len(kept) - len(done):
+        announce.say(f"{found:,} of these {len(plays):,} answers exist, and are not asked for again.")
 
 
 def publish(kept: Journal, to: Path, protocol: Parity, model: str, cost_usd: float = 0.0) -> dict[str, Any]:

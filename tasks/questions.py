@@ -16,6 +16,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import held_out_texts, read_rows, same_text, used_questions, write_questions
@@ -98,8 +99,29 @@ def ask(
 ) -> dict[int, str]:
     """The question of each seed. Raises Stop when the environment rejects the task or cannot be reached.
 
+    Of a window that has grown only the new seeds are asked, and the first one again: a server that asks something else
+    now is asked for all of them.
+
     `named`: the recipe field that holds the task's settings, for the error message.
     """
+    known = _known(context, environment, seeds)
+    texts = _asked(context, environment, [*list(known)[:1], *(seed for seed in seeds if seed not in known)], named)
+    if any(texts[seed] != known[seed] for seed in texts.keys() & known.keys()):
+        return _asked(context, environment, seeds, named)
+    return known | texts
+
+
+def _known(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int]) -> dict[int, str]:
+    """The questions of these seeds that the store's folder has, of the same environment."""
+    wanted, found, task = set(seeds), {}, environment.in_key()
+    for each in made_alike(context.run.store, Questions, lambda made, _: made.get("environment") == task):
+        for row in read_rows(context.fetch(each) / "questions.jsonl"):
+            if row["seed"] in wanted:
+                found[row["seed"]] = row["question"]
+    return {seed: found[seed] for seed in seeds if seed in found}
+
+
+def _asked(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int], named: str) -> dict[int, str]:
     texts = {}
     server = context.run.servers.environment(environment.name)
     try:

@@ -10,12 +10,14 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
+from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
-from apprentice.tasks.models.tokenizer import tokenizer_of
+from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
 from apprentice.tasks.settings.spec import BuiltStudent, Purpose, StudentSpec
 
 
@@ -41,3 +43,27 @@ def _by_part(instance: Player, rows: list[dict[str, Any]]) -> list[tuple[Player,
 def _build(spec: BuiltStudent, questions: list[tuple[Player, list[str]]], seed: int, out: Path) -> int:
     tokenizer = tokenizer_of(questions)
     return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]
+
+
+def built_alike(
+    run: RunContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
+) -> BaseStudent | None:
+    """A student that was built from the same seed and settings and reads the same tokens; None without one.
+
+    Its weights depend on nothing else: not on how many questions there are, nor on the version of the rewards.
+    """
+    known = {"stage": student.name, "spec": spec.in_key(), "seed": seed}
+
+    def agrees(made: dict[str, Any], _: dict[str, str]) -> bool:
+        return {name: made.get(name) for name in known} == known
+
+    earlier = made_alike(run.store, BaseStudent, agrees, student.version)
+    if not earlier:
+        return None
+    rows = read_questions(run.store.fetch(questions), Purpose.COLLECT)
+    own = _read_by(tokenizer_of(_by_part(environment.make(), rows)))
+    return next((each for each in earlier if _read_by(load_tokenizer(run.store.fetch(each))) == own), None)
+
+
+def _read_by(tokenizer: Any) -> tuple[Any, ...]:
+    return tokenizer.get_added_vocab(), tokenizer.chat_template

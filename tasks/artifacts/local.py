@@ -215,6 +215,10 @@ class LocalStore:
 
     def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
         """The tags that begin with `prefix`, by name, and the revision of each."""
+        return self.here(kind, prefix)
+
+    def here(self, kind: type[Artifact], prefix: str = "") -> dict[str, str]:
+        """The tags in the folder, without a request to the Hub."""
         refs = self._folder(kind, self.repository(kind)) / "refs"
         found = {path.name: self._pointed(kind, path.name) for path in sorted(refs.glob(f"{glob.escape(prefix)}*"))}
         return {name: revision for name, revision in found.items() if revision}

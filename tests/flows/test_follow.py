@@ -12,6 +12,7 @@ from apprentice.flows.finished_runs import FinishedRun
 from apprentice.flows.follow import FOLLOWS, Budget, as_sentence, best_of, follow
 from apprentice.flows.recipe.loading import load_recipe, with_changes
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.analysis.test_ending import decided, judged
 
@@ -74,13 +75,14 @@ def test_each_field_is_changed_once_and_the_best_run_goes_on(
     toy: Recipe, runs: Any, capsys: pytest.CaptureFixture[str]
 ):
     run = runs(lambda recipe: 0.05 if recipe.sft and recipe.sft.epochs == 8 else 0.2, EPOCHS, ROWS)
-    chain = follow(toy, run, Budget(5))
+    with announce.console.capture() as said:
+        chain = follow(toy, run, Budget(5))
     assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)", "windows.collect.size: 240 (60 now)"]
     last = run.recipes[-1]
     assert (last.sft.epochs, last.windows.collect.size) == (2.0, 240), "the change that made it worse is not kept"
     assert json.loads((chain[-1].folder / FOLLOWS).read_text())["after"] == "toy-1"
     assert best_of(chain) is chain[-1]
-    assert "nothing is left to try" in " ".join(capsys.readouterr().out.split())
+    assert "nothing is left to try" in " ".join(said.get().split())
 
 
 @pytest.mark.parametrize(
@@ -95,11 +97,12 @@ def test_each_field_is_changed_once_and_the_best_run_goes_on(
     ],
 )
 def test_a_chain_says_why_it_ends(
-    toy: Recipe, runs: Any, capsys: Any, advised: list, budget: Budget, usd: float, length: int, why: str
+    toy: Recipe, runs: Any, advised: list, budget: Budget, usd: float, length: int, why: str
 ):
-    chain = follow(toy, runs(lambda _: 0.1, *advised, usd=usd), budget)
+    with announce.console.capture() as said:
+        chain = follow(toy, runs(lambda _: 0.1, *advised, usd=usd), budget)
     assert len(chain) == length
-    assert f"No further run: {why}" in " ".join(capsys.readouterr().out.split())
+    assert f"No further run: {why}" in " ".join(said.get().split())
 
 
 def test_advice_that_the_recipe_does_not_take_is_passed_over(toy: Recipe, runs: Any):
