@@ -114,7 +114,7 @@ def deploy(
         from prefect.utilities.urls import url_for
 
         from apprentice.deployments.steps import deploy as deploy_it
-        from apprentice.deployments.steps import with_common_store
+        from apprentice.deployments.steps import on_a_schedule, with_common_store
         from apprentice.flows.recipe.elsewhere import paths_needed
         from apprentice.flows.recipe.loading import load_recipe
         from apprentice.flows.runtime.work_pool import check_server
@@ -125,6 +125,8 @@ def deploy(
         flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
         print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
         print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
+        if schedule is not None and (note := on_a_schedule(chosen, rounds)):
+            print(note)
         for line in paths_needed(with_common_store(chosen)):
             print(line)
 

@@ -1,11 +1,11 @@
 """Deploys recipes: the steps of `prefect deploy` for those in prefect.yaml, and `apprentice deploy RECIPE` for any.
 
 A step makes a recipe a deployment's default parameters. In: a recipe's file or name. Out: its parameters, with the
-store's path for all workers, and which triggers are enabled.
+store's path for all workers.
 
 `deploy` makes the deployment. In: a recipe, a pool, optionally a cron schedule. Out: the deployment retrain/NAME, with
-the same tags, limit and triggers as the recipes in prefect.yaml, or improve/NAME, which only a schedule or a person
-starts. Paused schedules and triggers stay paused.
+the same tags and limit as the recipes in prefect.yaml, and a trigger for its Space, or improve/NAME, which only a
+schedule or a person starts. Paused schedules and triggers stay paused.
 
 Creates or updates the work pools and automations of a Prefect server from the files in this folder.
 
@@ -38,7 +38,7 @@ from apprentice.tasks.reporting.errors import Stop
 
 
 def recipe(recipe: str) -> dict[str, Any]:
-    """Return a validated recipe, the folder for its reports, and whether each trigger is enabled. Raises Stop.
+    """Return a validated recipe, and the folder for its reports. Raises Stop.
 
     Args:
         recipe: A YAML file, as seen from where `prefect deploy` is run, or the name of a recipe of this package.
@@ -48,11 +48,7 @@ def recipe(recipe: str) -> dict[str, Any]:
     chosen = load_recipe(Path(recipe), [])
     for line in paths_needed(with_common_store(chosen)):
         print(line)
-    paused = paused_triggers(f"retrain/{chosen.name}")
-    return as_deployed(chosen) | {
-        "on_environment": "a new environment version" not in paused,
-        "on_dataset": "a new dataset revision" not in paused,
-    }
+    return as_deployed(chosen)
 
 
 def as_deployed(recipe: Recipe) -> dict[str, Any]:
@@ -111,18 +107,45 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
         tags=["apprentice", "retrain", recipe.name],
         work_pool_name=pool,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy="ENQUEUE"),  # type: ignore[arg-type]
-        triggers=_triggers(f"retrain/{recipe.name}") if rounds is None else [],
+        triggers=[DeploymentEventTrigger.model_validate(each) for each in triggers_of(recipe)]
+        if rounds is None
+        else [],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     return deployment.apply(schedules=timetable)
 
 
-def _triggers(deployment: str) -> list[Any]:
-    """Return the triggers in prefect.yaml, with those disabled that a person has paused."""
-    index = yaml.safe_load((Path(__file__).parent / "prefect.yaml").read_text())
-    wanted = next(each["triggers"] for each in index["deployments"] if each.get("triggers"))
-    paused = paused_triggers(deployment)
-    return [DeploymentEventTrigger.model_validate(each | {"enabled": each["name"] not in paused}) for each in wanted]
+def triggers_of(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return what starts a deployment of the recipe beside schedules and people: a new revision of its Space.
+
+    None where it plays on no Space: a dataset and a student are named by their commit, so a new one changes no run. A
+    trigger that a person has paused is disabled.
+    """
+    if (space := recipe.server.space) is None:
+        return []
+    name = f"{recipe.name}: a new revision of {space}"
+    return [
+        {
+            "name": name,
+            "description": f"Runs retrain/{recipe.name} once the deployment watch/upstream sees a new revision.",
+            "type": "event",
+            "enabled": name not in paused_triggers(f"retrain/{recipe.name}"),
+            "expect": ["apprentice.revision.new"],
+            "match": {"prefect.resource.id": f"apprentice.space.{space}"},
+            "parameters": {"environment_revision": "{{ event.payload.repository }}@{{ event.payload.revision }}"},
+        }
+    ]
+
+
+def on_a_schedule(recipe: Recipe, rounds: int | None) -> str:
+    """Return what the runs of a schedule will do, where nothing of the recipe changes between them; else empty."""
+    if rounds is not None or recipe.server.space:
+        return ""
+    return (
+        f"Nothing that {recipe.name} reads changes between two runs, so the second one of this schedule ends as "
+        "Cached, and so do all after it. For new questions each time deploy rounds: add --rounds 1. A run on a Space "
+        "(server.space) follows its revisions."
+    )
 
 
 THIS_PROCESS = Path(__file__).parent

@@ -22,6 +22,7 @@ from apprentice.flows.long_run import LongRun, show_history
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.retrain import pinned_for_run, train
+from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
 from apprentice.tasks.analysis.difficulty import difficulty
@@ -150,23 +151,25 @@ def rounds_left(rounds: int, store: LocalStore, started: FlowRun | None) -> int:
 
 @flow(name="improve", flow_run_name="{recipe.name}-improve", result_serializer="json")
 def improve(
-    recipe: Recipe,
-    rounds: int = 1,
-    runs: Path = Path("runs"),
-    gpu: str = "",
-    environment_revision: str = "",
     overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
+    rounds: int = 1,
+    environment_revision: str = "",
+    gpu: str = "",
+    runs: Path = Path("runs"),
+    *,
+    recipe: Recipe,
 ) -> list[Path]:
     """Run some more rounds of a recipe and return their reports' folders; fewer if it has stopped improving.
 
     Args:
-        recipe: The recipe of the first training; the rounds after it differ in windows, student and gate.
-        rounds: How many rounds to run, the first training included. An interrupted round is resumed.
-        runs: Folder in which to create the rounds' folders with their reports.
-        gpu: Name of the GPU stages' deployments, such as a100. If empty, they run in this process.
-        environment_revision: As in `retrain`.
         overrides: As in `retrain`.
+        rounds: How many rounds to run, the first training included. An interrupted round is resumed.
+        environment_revision: As in `retrain`.
+        gpu: Name of the GPU stages' deployments, such as a100. If empty, they run in this process.
+        runs: Folder in which to create the rounds' folders with their reports.
+        recipe: The recipe of the first training; the rounds after it differ in windows, student and gate.
     """
+    name_process()
     recipe = pinned_for_run(recipe, overrides, environment_revision, gpu)
     store = open_store(recipe, hub_needed=bool(gpu))
     folders: list[Path] = []

@@ -217,6 +217,6 @@ def retrain(recipe: RecipeLike, runs: str | Path = "runs") -> Run:
     results: dict[Any, str] = {PREFECT_LOCAL_STORAGE_PATH: str(chosen.store.path.absolute() / ".prefect")}
     named = "PREFECT_LOCAL_STORAGE_PATH" in os.environ
     with nullcontext() if named else temporary_settings(updates=results):
-        folder = retrain_flow(chosen, runs)
+        folder = retrain_flow(recipe=chosen, runs=runs)
     announce.show_cached()
     return Run(folder, open_store(chosen, hub_needed=False))

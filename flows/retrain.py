@@ -19,6 +19,7 @@ from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.report import Artifacts, link_up, write_report
+from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store, run_folder, with_discovered_settings
 from apprentice.flows.runtime.work_pool import Pool, current_location
 from apprentice.flows.watch import seen
@@ -41,26 +42,28 @@ def _run_name() -> str:
 
 @flow(name="retrain", flow_run_name=_run_name, result_serializer="json")
 def retrain(
-    recipe: Recipe,
-    runs: Path = Path("runs"),
-    gpu: str = "",
-    environment_revision: str = "",
     overrides: list[str] = [],  # noqa: B006  # Prefect's form shows the default; it is not changed
     rescore: bool = False,
+    environment_revision: str = "",
+    gpu: str = "",
+    runs: Path = Path("runs"),
+    *,
+    recipe: Recipe,
 ) -> Path:
     """Train a student as the recipe describes and report the gain; return the run's folder.
 
     Args:
-        recipe: The recipe of the run.
-        runs: Folder in which to create the run's folder with its report.
-        gpu: Name of the GPU stages' deployments, such as a100. If empty, they run in this process.
-        environment_revision: Revision of the environment's server; another revision invalidates the cache. If empty,
-            the last one that `watch` saw of a watched Space.
         overrides: Fields of the recipe to change for this run, each as path=value, such as seed=1 or
             grpo.max_steps=50.
         rescore: Score the newest rollouts of the recipe's teacher again under the environment's present rewards,
             whatever changed in it, and go on from them.
+        environment_revision: Revision of the environment's server; another revision invalidates the cache. If empty,
+            the last one that `watch` saw of a watched Space.
+        gpu: Name of the GPU stages' deployments, such as a100. If empty, they run in this process.
+        runs: Folder in which to create the run's folder with its report.
+        recipe: The recipe of the run.
     """
+    name_process()
     trained = train(pinned_for_run(recipe, overrides, environment_revision, gpu), runs, gpu, rescore=rescore)
     name = "Cached" if trained.cached else trained.ending.state.capitalize()
     message = ("Every stage was a cache hit. " if trained.cached else "") + trained.ending.sentence()

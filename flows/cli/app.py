@@ -120,7 +120,7 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     if done is None:
         begin_prefect_server()
         start_prefect_server()
-    folder = done.folder if done else retrain(chosen, runs, rescore=rescore)
+    folder = done.folder if done else retrain(recipe=chosen, runs=runs, rescore=rescore)
     from apprentice.flows.pages.report_page import closing_lines
 
     report = json.loads((folder / "report.json").read_text())
@@ -159,7 +159,7 @@ def improve(
         check_runs(runs)
 
         start_prefect_server()
-        for folder in improve_rounds(chosen, rounds, runs):
+        for folder in improve_rounds(rounds=rounds, runs=runs, recipe=chosen):
             print(folder)
 
 

@@ -36,7 +36,7 @@ def follow_and_show(
         from apprentice.flows.retrain import retrain
         from apprentice.tasks.reporting.announce import say, table
     start_prefect_server()
-    chain = follow(chosen, lambda each: retrain(each, runs), Budget(times, minutes, usd))
+    chain = follow(chosen, lambda each: retrain(recipe=each, runs=runs), Budget(times, minutes, usd))
     first, best = chain[0], best_of(chain)
     say(closing_lines(best.report), "green" if best.reached else "yellow")
     table("followed", "Runs that followed the advice", [each.row() for each in chain])

@@ -5,7 +5,7 @@ In: the server in PREFECT_API_URL. Out: rows of text, for the terminal and as JS
 Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`.
 """
 
-import re
+import socket
 from contextlib import redirect_stdout
 from datetime import timedelta
 from io import StringIO
@@ -28,6 +28,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from apprentice.flows.runtime.run_guard import PROCESS
 from apprentice.flows.runtime.work_pool import place_of
 from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_trackio
 from apprentice.tasks.reporting.announce import console, duration_text
@@ -36,8 +37,6 @@ from apprentice.tasks.reporting.errors import Stop
 STARTED_STATES = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
 COMMAND = "a command"
-PROCESS = re.compile(r"[\w.-]+:\d+")
-"""A tag that names a host and a process."""
 WAITS_FOR = {
     "Late": "a worker of pool {pool}: none has taken it",
     "AwaitingConcurrencySlot": "a run of the same recipe to end",
@@ -46,13 +45,13 @@ WAITS_FOR = {
     "Pending": "its process to start",
 }
 Rows = list[dict[str, str]]
-SHOWN = ("state", "since", "where")
+SHOWN = ("state", "since", "started by", "where")
 
 
 def status(hours: float) -> dict[str, Rows]:
     """Return unfinished runs, failures of the last `hours`, and the workers; the newest first.
 
-    Returns: `local` runs of commands, `runs` of deployments, `failed`, `workers`, each a list of rows of text.
+    Returns: `runs` of commands and of deployments, `failed`, `workers`, each a list of rows of text.
     """
     with get_client(sync_client=True) as client:
         flows: dict[Any, str] = {}
@@ -60,8 +59,7 @@ def status(hours: float) -> dict[str, Rows]:
         since = now("UTC") - timedelta(hours=hours)
         wrong = [run for run in _runs(client, WENT_WRONG) if run.end_time is not None and run.end_time > since]
         return {
-            "local": [row for row in going if row["started by"] == COMMAND],
-            "runs": [row for row in going if row["started by"] != COMMAND],
+            "runs": going,
             "failed": [_row(client, run, flows) for run in wrong],
             "workers": [
                 {
@@ -117,7 +115,8 @@ def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict
 
 def _process_of(run: FlowRun) -> str:
     host, _, number = next((tag for tag in run.tags if PROCESS.fullmatch(tag)), "").rpartition(":")
-    return f"{host}, process {number}" if host else "an unknown process"
+    here = "this machine" if host == socket.gethostname() else host
+    return f"{here}, process {number}" if host else "a process that began before its name was kept"
 
 
 def _ago(then: Any) -> str:
@@ -125,8 +124,7 @@ def _ago(then: Any) -> str:
 
 
 def show(found: dict[str, Rows], hours: float) -> None:
-    _show_runs("Runs of commands", found["local"])
-    _show_runs("Runs of deployments", found["runs"])
+    _show_runs("Runs", found["runs"])
     _show_runs(f"Failed in {hours:g} h", found["failed"])
     if found["workers"]:
         table = Table(*found["workers"][0], title="Workers", title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -143,8 +141,8 @@ def _show_runs(title: str, rows: Rows) -> None:
         return
     console.print(title, style="bold")
     width = max(len(row["run"]) for row in rows)
-    widths = [max(len(row[name]) for row in rows) for name in SHOWN[:2]]
-    beside = console.width - 2 - sum(widths) - 6
+    widths = [max(len(row[name]) for row in rows) for name in SHOWN[:3]]
+    beside = console.width - 2 - sum(widths) - 8
     is_narrow = width + 16 > beside  # then a run's name gets its own line
     for row in rows:
         name = Text(row["run"], style=f"link {row['url']}" if row["url"] else "")

@@ -5,6 +5,7 @@ ends; it then sets unfinished flow runs with the tag to Crashed.
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,26 @@ from contextlib import contextmanager
 from apprentice.envs.serving.child import child_command
 from apprentice.tasks.reporting.announce import LOCAL
 
+PROCESS = re.compile(r"[\w.-]+:\d+")
+"""A tag that names a machine and a process."""
 UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]
+
+
+def name_process() -> None:
+    """Tag the flow run with this machine and process, where no command and no worker has: one started from Python."""
+    from prefect.client.orchestration import get_client
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    run = context.flow_run if context else None
+    if run is None or run.deployment_id or any(PROCESS.fullmatch(tag) for tag in run.tags):
+        return
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run.id, tags=[*run.tags, LOCAL, _this_process()])
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @contextmanager
@@ -23,7 +43,7 @@ def guarded() -> Iterator[None]:
     """Tag flow runs that start in the block as a command's, and mark them as Crashed if this process is killed."""
     from prefect import tags
 
-    tag = f"{socket.gethostname()}:{os.getpid()}"
+    tag = _this_process()
     guard = subprocess.Popen(
         child_command("apprentice.flows.runtime.run_guard", tag),
         stdin=subprocess.PIPE,

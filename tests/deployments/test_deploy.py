@@ -57,30 +57,45 @@ def test_a_recipe_is_deployed_with_its_schedule_its_limit_and_its_triggers(mine:
     assert there.parameters["recipe"]["store"]["path"] == str(tmp_path / "store")
     assert there.concurrency_options is not None
     assert there.concurrency_options.collision_strategy == "ENQUEUE"
-    assert len(triggers_of(there)) == 2
+    assert not triggers_of(there), "it watches nothing"
 
 
 def test_deployed_again_what_a_person_paused_stays_paused(mine: Path):
     there = deployed(mine, "0 3 * * 1")
     with get_client(sync_client=True) as client:
         client.update_deployment_schedule(there.id, there.schedules[0].id, active=False)
-        client.pause_automation(triggers_of(there)["a new dataset revision"].id)
     again = deployed(mine, "0 5 * * 2")
     (schedule,) = again.schedules
     assert schedule.schedule.cron == "0 5 * * 2"  # type: ignore[union-attr]
     assert not schedule.active
-    on = {name: each.enabled for name, each in triggers_of(again).items()}
-    assert on == {"a new environment version": True, "a new dataset revision": False}
     assert not deployed(mine).schedules[0].active, "without a schedule it stays as it is"
 
 
-def test_the_index_says_of_a_paused_trigger_that_it_is_off(mine: Path, monkeypatch: pytest.MonkeyPatch):
-    there = deployed(mine)
+def test_a_recipe_on_a_space_runs_on_its_new_revisions_until_a_person_pauses_that(mine: Path):
+    name = yaml.safe_load(mine.read_text())["name"]
+    mine.write_text(yaml.safe_dump(yaml.safe_load(mine.read_text()) | {"server": {"space": "team/words"}}))
+    (called, trigger), *others = triggers_of(deployed(mine)).items()
+    assert called == f"{name}: a new revision of team/words"
+    assert not others
+    assert trigger.trigger.match.root == {"prefect.resource.id": "apprentice.space.team/words"}
+    assert f"retrain/{name}" in trigger.description
     with get_client(sync_client=True) as client:
-        client.pause_automation(triggers_of(there)["a new environment version"].id)
-    monkeypatch.chdir(mine.parent)
-    found = steps.recipe("mine.yaml")
-    assert (found["on_environment"], found["on_dataset"]) == (False, True)
+        client.pause_automation(trigger.id)
+    (again,) = triggers_of(deployed(mine)).values()
+    assert not again.enabled
+    mine.write_text(yaml.safe_dump({**yaml.safe_load(mine.read_text()), "server": {}}))
+    assert not triggers_of(deployed(mine)), "it watches nothing any more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "says"),
+    [({}, None, True), ({}, 1, False), ({"server": {"space": "team/words"}}, None, False)],
+)
+def test_a_schedule_of_runs_in_which_nothing_changes_is_told(mine: Path, changes: dict, rounds: Any, says: bool):
+    mine.write_text(yaml.safe_dump(yaml.safe_load(mine.read_text()) | changes))
+    note = steps.on_a_schedule(load_recipe(mine, []), rounds)
+    assert ("ends as Cached" in note and "--rounds 1" in note) == says
+    assert bool(note) == says
 
 
 def test_a_field_is_changed_for_one_run_and_nothing_else_is_sent(mine: Path):

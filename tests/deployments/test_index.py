@@ -27,11 +27,18 @@ def test_every_entry_point_is_a_flow_that_takes_its_parameters(name: str, monkey
     for step in deployment.get("build", []):
         made = steps.recipe(step["apprentice.deployments.steps.recipe"]["recipe"])
         given |= {"recipe": made["recipe"], "runs": made["runs"]}
-        assert made["on_environment"]
-        assert made["on_dataset"]
         assert made["recipe"]["store"]["path"] == str(tmp_path)
     if given:
         flow.validate_parameters(given)
+
+
+@pytest.mark.parametrize(
+    ("flow", "first"), [("retrain", ["overrides", "rescore"]), ("improve", ["overrides", "rounds"])]
+)
+def test_the_form_begins_with_what_people_change_for_a_run(flow: str, first: list[str]):
+    fields = load_flow_from_entrypoint(f"apprentice.flows.{flow}.{flow}").parameters.properties
+    assert sorted(fields, key=lambda name: fields[name]["position"])[:2] == first
+    assert max(fields, key=lambda name: fields[name]["position"]) == "recipe"
 
 
 def test_every_stage_that_wants_a_gpu_is_deployed_where_a_run_looks_for_it():

@@ -66,7 +66,7 @@ def cpu(arguments: list[str]) -> None:
 
     whole.Pool = OtherMachines  # type: ignore[misc]
     recipe, *settings = arguments
-    print(whole.retrain(load_recipe(Path(recipe), settings), Path("runs"), gpu="gpu"))
+    print(whole.retrain(recipe=load_recipe(Path(recipe), settings), runs=Path("runs"), gpu="gpu"))
 
 
 def gpu() -> None:

@@ -27,7 +27,7 @@ def test_a_run_whose_account_runs_dry_fails_with_the_reason_and_the_next_one_ask
     recipe = load_recipe(TOY, overrides)
 
     def ran() -> State:
-        return retrain(recipe, runs=tmp_path / "runs", return_state=True)
+        return retrain(recipe=recipe, runs=tmp_path / "runs", return_state=True)
 
     failed = ran()
     assert failed.is_failed()

@@ -8,9 +8,10 @@ import random
 import re
 from typing import Any
 
-from apprentice.envs.game import EnvironmentSettings, Game
-from apprentice.envs.policy import digest, errs, question_in
 from pydantic import Field
+
+from apprentice.envs.game import EnvironmentSettings, Game
+from apprentice.envs.policy import errs, question_in
 
 GOODS = "lamp", "chair", "kettle", "radio", "clock", "mirror", "vase", "rug"
 NAMES = "ada", "bob", "cleo", "dan", "eva", "finn", "gus", "hana", "ivo", "jo", "kim", "leo"

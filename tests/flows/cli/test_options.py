@@ -80,7 +80,7 @@ def test_a_run_gets_its_recipe_and_folder_and_ends_with_the_closing_lines(
     ended = typed(command, TOY, "--set", "seed=3", "--runs", tmp_path / "mine", *verbose)
     assert ended.exit_code == 0, ended.output
     chosen = load_recipe(TOY, ["seed=3"])
-    assert ran == [(chosen, tmp_path / "mine", ("rescore", command == "rescore"))]
+    assert ran == [(("recipe", chosen), ("runs", tmp_path / "mine"), ("rescore", command == "rescore"))]
     assert looked == ([(chosen, tmp_path / "mine")] if command == "run" else [])
     assert start_calls == [*(["verbose"] if verbose else []), "begin_prefect_server", "start_prefect_server"]
     assert ("the brief" in ended.stdout) == bool(verbose)
@@ -141,7 +141,7 @@ def test_status_looks_as_many_hours_back_as_it_says(
 ):
     monkeypatch.setattr(status, "console", Console(width=200))
     stand(work_pool, "check_server")
-    checks, found = stand(prefect_server, "check_answers"), {"local": [], "runs": [], "failed": [], "workers": []}
+    checks, found = stand(prefect_server, "check_answers"), {"runs": [], "failed": [], "workers": []}
     looked = stand(status, "status", found)
     ended = typed("status", *given)
     assert looked == [(hours,)]

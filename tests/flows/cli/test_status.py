@@ -1,5 +1,6 @@
 """`apprentice status` says what runs, waits or failed, and why."""
 
+import socket
 from collections.abc import Iterable
 from datetime import timedelta
 from uuid import UUID
@@ -48,20 +49,21 @@ def test_what_runs_what_waits_and_what_failed_is_told_with_its_reason(deployment
     assert failed["why"] == "The environment is out of reach: it was away for 300 s."
 
 
-def test_runs_of_commands_stand_apart_from_those_of_deployments_and_say_which_process_they_are(deployment: UUID):
-    start_run("by hand", Running(), tags=["local", "ada:4242"])
+@pytest.mark.parametrize(("host", "shown"), [("ada", "ada"), (socket.gethostname(), "this machine")])
+def test_runs_of_commands_and_of_deployments_are_listed_together_with_who_started_them(
+    deployment: UUID, host: str, shown: str
+):
+    start_run(f"by hand on {host}", Running(), tags=["local", f"{host}:4242"])
     start_run("deployed", Running(), deployment)
-    found = status(hours=1.0)
-    (local,) = [row for row in found["local"] if row["run"] == "by hand"]
-    assert local["where"] == "ada, process 4242"
-    assert "deployed" in [row["run"] for row in found["runs"]]
-    assert "deployed" not in [row["run"] for row in found["local"]]
+    runs = {row["run"]: row for row in status(hours=1.0)["runs"]}
+    assert runs[f"by hand on {host}"]["where"] == f"{shown}, process 4242"
+    assert (runs[f"by hand on {host}"]["started by"], runs["deployed"]["started by"]) == ("a command", "a deployment")
 
 
 def test_the_newest_run_comes_first():
     start_run("older", Running())
     start_run("newer", Running())
-    names = [row["run"] for row in status(hours=1.0)["local"]]
+    names = [row["run"] for row in status(hours=1.0)["runs"]]
     assert names.index("newer") < names.index("older")
 
 
@@ -69,7 +71,7 @@ def test_what_a_calendar_plans_for_later_crowds_nothing_out(deployment: UUID):
     start_run("now", Running())
     start_run("tomorrow", Scheduled(scheduled_time=now("UTC") + timedelta(days=1)), deployment)
     found = status(hours=1.0)
-    assert "now" in [row["run"] for row in found["local"]]
+    assert "now" in [row["run"] for row in found["runs"]]
     assert "tomorrow" not in [row["run"] for row in found["runs"]]
 
 
@@ -104,14 +106,14 @@ def test_workers_are_a_table_or_there_are_none(workers: int):
         {"pool": "a100", "worker": f"w{n}", "status": "online", "last heard": "about 3 s ago"} for n in range(workers)
     ]
     with console.capture() as captured:
-        show({"local": [], "runs": [], "failed": [], "workers": rows}, 2.5)
+        show({"runs": [], "failed": [], "workers": rows}, 2.5)
     *titles, last = [line.rstrip() for line in captured.get().splitlines()]
-    assert titles[:3] == ["Runs of commands: none", "Runs of deployments: none", "Failed in 2.5 h: none"]
+    assert titles[:2] == ["Runs: none", "Failed in 2.5 h: none"]
     if not workers:
         assert last == "Workers: none"
         return
-    assert titles[3] == "Workers"
-    assert titles[4].split() == ["pool", "worker", "status", "last", "heard"]
-    assert [line.split() for line in (*titles[5:], last)] == [
+    assert titles[2] == "Workers"
+    assert titles[3].split() == ["pool", "worker", "status", "last", "heard"]
+    assert [line.split() for line in (*titles[4:], last)] == [
         ["a100", f"w{n}", "online", "about", "3", "s", "ago"] for n in range(workers)
     ]

@@ -9,24 +9,26 @@ import sys
 import time
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
-from prefect import flow
+from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import TagsContext
+from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
 from prefect.states import Cancelling, Completed, Pending, Running, Scheduled
 
 from apprentice.envs.serving.child import child_command
 from apprentice.flows.runtime import run_guard
+from apprentice.flows.runtime.run_guard import name_process
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
 COMMAND = """
 import sys, time
-from prefect import flow
+from prefect import flow, tags
 from apprentice.flows.runtime.run_guard import guarded
 
 @flow(name="guarded", flow_run_name=sys.argv[1])
@@ -130,3 +132,21 @@ def test_a_command_is_guarded_by_a_process_that_outlives_its_signals_and_sees_it
         "stdout": subprocess.DEVNULL,
         "stderr": subprocess.DEVNULL,
     }
+
+
+@pytest.mark.long
+def test_a_run_that_python_started_is_tagged_with_its_process(prefect_server: None):
+    @flow
+    def plain() -> str:
+        name_process()
+        return str(flow_run.id)
+
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_run(UUID(plain()))
+        assert sorted(found.tags) == sorted(["local", f"{socket.gethostname()}:{os.getpid()}"])
+        with tags("ada:7"):
+            assert client.read_flow_run(UUID(plain())).tags == ["ada:7"]
+
+
+def test_outside_of_a_run_there_is_nothing_to_tag():
+    name_process()
