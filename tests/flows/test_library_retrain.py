@@ -18,8 +18,8 @@ def test_a_training_by_call_is_that_of_the_command(named: bool, tmp_path: Path, 
     recipe = load_recipe(TOY, [f"store.path={tmp_path / 'store'}"])
     store = recipe.store.path.absolute() / ".prefect"
 
-    def flow(given: Any, runs: Path) -> Path:
-        calls.append((given, runs, get_current_settings().results.local_storage_path == store))
+    def flow(*, recipe: Any, runs: Path) -> Path:
+        calls.append((recipe, runs, get_current_settings().results.local_storage_path == store))
         return tmp_path / "run"
 
     if named:

@@ -128,11 +128,11 @@ def test_what_runs_on_a_pool_is_scheduled_and_named_with_its_link(rounds: int | 
 def test_rounds_are_run_in_a_folder_and_each_is_printed(stand: Stand, start_calls: list[str], tmp_path: Path):
     ran = stand(improve, "improve", [Path("one"), Path("two")])
     ended = typed("improve", TOY, "--rounds", "2", "--set", "seed=3", "--runs", tmp_path / "mine")
-    assert ran == [(load_recipe(TOY, ["seed=3"]), 2, tmp_path / "mine")]
+    assert ran == [(("rounds", 2), ("runs", tmp_path / "mine"), ("recipe", load_recipe(TOY, ["seed=3"])))]
     assert ended.stdout == "one\ntwo\n"
     assert start_calls == ["begin_prefect_server", "start_prefect_server"]
     typed("improve", TOY)
-    assert ran[-1][1:] == (1, Path("runs"))
+    assert ran[-1][:2] == (("rounds", 1), ("runs", Path("runs")))
 
 
 @pytest.mark.parametrize(("given", "hours"), [([], 24.0), (["--hours", "3"], 3.0)])
