@@ -24,7 +24,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from apprentice.envs import source
 from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known, module_of, part_of
-from apprentice.envs.game import Game
+from apprentice.envs.game import Game, takes_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.owners import modes_by_umask
 
@@ -145,6 +145,7 @@ def values_of(name: str) -> dict[str, Any]:
     return game._asdict() | {
         "name": name,
         "about": inspect.getdoc(inspect.getmodule(one)) if one else "",
+        "takes_text": one is not None and takes_text(one),
         "module": f"apprentice_env_{name}",
         "description": json.dumps(described(name), ensure_ascii=False),
         "client": (one.__name__ if one else game.observation.removesuffix("Observation")) + "Env",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
+from apprentice.envs.game import SAY, takes_text
 from apprentice.envs.game import EnvironmentSettings as EnvironmentSettings
 from apprentice.envs.game import whole_number as whole_number
 from apprentice.envs.old_names import OldNames
@@ -38,6 +39,9 @@ LONGEST_ACTION = 20_000
 
 class ToolEnvironment(OldNames, ABC):
     """An environment of one episode at a time. Its public methods are the tools, except those of this class.
+
+    One may be `say(self, text: str) -> None`. It is no tool: it is called with a message that is a text without a call,
+    and sets `reward` and `done`. Without it such a message ends the episode as unfinished.
 
     Attributes:
         session: The connection to the server: `reset(seed=…)`, `step(action)`, `state()`.
@@ -182,7 +186,8 @@ class EpisodeSession:
 def tool_names(environment: type[ToolEnvironment]) -> list[str]:
     """Return the names of the tools that are methods of the class, in the order in which TRL discovers them."""
     functions = inspect.getmembers(environment, predicate=inspect.isfunction)
-    return [name for name, _ in functions if not name.startswith("_") and not hasattr(ToolEnvironment, name)]
+    own = [name for name, _ in functions if not name.startswith("_") and not hasattr(ToolEnvironment, name)]
+    return [name for name in own if not (name == SAY and takes_text(environment))]
 
 
 def _source_of(cls: type) -> Path:

@@ -26,7 +26,7 @@ from apprentice.envs.old_names import class_of
 from apprentice.envs.one_file import environment_of, game_in
 from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.paths import FilePath
-from apprentice.envs.player import Mixture, Player
+from apprentice.envs.player import Mixture, Player, TextCall
 from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import Session
 
@@ -263,6 +263,10 @@ class EnvironmentSpec(BaseModel):
     file. It is no part of any key; its code is."""
     settings: dict[str, Any] = {}
     """The environment's own settings, validated by its `Settings` model. They may also stand beside the name."""
+    say: TextCall | None = Field(default=None, exclude_if=lambda say: say is None)
+    """Have a message without a call end the episode and be scored: the tool and its argument that the text is sent as,
+    such as {tool: respond, argument: message}. For servers of others; an environment of your own has a method `say`.
+    Of a mixture it is that of every part."""
 
     version: str = ""
     """The version of the environment, part of every key. Filled in; a recipe with another version is rejected."""
@@ -316,7 +320,7 @@ class EnvironmentSpec(BaseModel):
         """The environments of a mixture by label; empty if this is not a mixture."""
         parts = self.settings.get("parts", {})
         return {
-            label: EnvironmentSpec(name=part["name"], settings=part.get("settings", {}))
+            label: EnvironmentSpec(name=part["name"], settings=part.get("settings", {}), say=self.say)
             for label, part in sorted(parts.items())
         }
 
@@ -342,7 +346,7 @@ class EnvironmentSpec(BaseModel):
         cls = environment_class(self.name)
         settings: Any = cls.Settings.model_validate(self.settings)
         if not self.mixed:
-            return Player(class_of(cls, settings)(settings, session))
+            return Player(class_of(cls, settings)(settings, session), text_call=self.say)
         assert session is None or isinstance(session, SessionOfParts)
         parts = {label: part.make(session and session.part(part.name)) for label, part in self.mixed.items()}
         return Mixture(cls(settings), parts, [part.weight for part in settings.parts.values()])
@@ -397,10 +401,14 @@ def policy_of(environment: str) -> Any:
     return importlib.import_module(module)
 
 
+NextTurn = tuple[str, dict[str, Any]] | str
+"""What a script says next: a tool and its arguments, or the last text of the episode."""
+
+
 def next_call(
     environment: str, settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None
-) -> tuple[str, dict[str, Any]]:
-    """Return the tool and the arguments of the script's next turn. Raises ValueError for an unknown question."""
+) -> NextTurn:
+    """Return the script's next call, or its last text. Raises ValueError for an unknown question."""
     policy = policy_of(environment)
     known = {"seed": seed} if getattr(policy, "TAKES_SEED", False) else {}
     return policy.call(settings, messages, error_rate, **known)

@@ -4,6 +4,7 @@ In: a subclass of `Game`. Out: what `one_file.py` makes an environment of, `game
 Imports nothing of this project, so that a Space can have a copy of it beside the game.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -21,6 +22,9 @@ class Game(ABC):
 
     A tool takes what its signature says, returns the text that the model sees, and sets `reward` and `done`. A
     ValueError that it raises is told to the model and costs a turn.
+
+    A game may have a method `say(self, text: str) -> None`. It is no tool: it sets the reward of a message that is a
+    text without a call, which ends the episode. Without it such an episode counts as unfinished.
 
     Attributes:
         instructions: The system prompt; a property where it depends on the settings, as `max_turns` may be.
@@ -52,10 +56,20 @@ class Game(ABC):
         return {}
 
 
+SAY = "say"
+"""The method that scores a last text, and the name under which a text is sent to a game's server."""
+
+
+def takes_text(playable: type) -> bool:
+    """Return whether a class has `say(self, text: str) -> None`. A `say` that returns a text is a tool as any other."""
+    say = getattr(playable, SAY, None)
+    return say is not None and inspect.signature(say).return_annotation in (None, "None")
+
+
 def tools_in(game: type[Game]) -> list[str]:
     """Return the names of the game's tools, in their alphabetical order."""
     own = (name for name in dir(game) if not name.startswith("_") and not hasattr(Game, name))
-    return [name for name in own if callable(getattr(game, name))]
+    return [name for name in own if callable(getattr(game, name)) and not (name == SAY and takes_text(game))]
 
 
 def whole_number(value: Any, what: str, least: int, most: int) -> int:

@@ -1,7 +1,7 @@
 """The OpenEnv server of a game in one file. A Space has a copy of this file, of the game and of `game.py`.
 
 A reset names its question whole (seed, settings), so the same seed is the same question on every server. A step is
-{"tool": …, "arguments": {…}}.
+{"tool": …, "arguments": {…}}. Where the game has `say`, a last text is {"tool": "say", "arguments": {"text": …}}.
 """
 
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
-from apprentice.envs.game import Game, tools_in
+from apprentice.envs.game import SAY, Game, takes_text, tools_in
 
 
 class Move(Action):
@@ -52,16 +52,18 @@ class GameServer(Environment[Move, Seen, State]):
 
     def step(self, action: Move, timeout_s: float | None = None, **_: Any) -> Seen:
         playing, tools = self._playing, tools_in(self.game)
+        is_last_text = action.tool == SAY and takes_text(self.game)
         if playing is None or playing.done:
             raise ValueError("no episode runs: reset first, with a seed")
-        if action.tool not in tools:
+        if action.tool not in tools and not is_last_text:
             raise ValueError(f"there is no tool {action.tool}; there are {', '.join(tools)}")
         self._state.step_count += 1
         try:
-            text, refused = str(getattr(playing, action.tool)(**action.arguments)), False
+            reply = getattr(playing, action.tool)(**action.arguments)
+            text, refused = "" if is_last_text else str(reply), False
         except ValueError as error:
             text, refused = str(error), True
-        playing.done |= self._state.step_count >= playing.max_turns
+        playing.done |= (is_last_text and not refused) or self._state.step_count >= playing.max_turns
         correct = playing.correct if playing.done else None
         return Seen(text=text, refused=refused, correct=correct, done=playing.done, reward=playing.reward)
 

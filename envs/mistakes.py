@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.catalog import EnvironmentSpec, NextTurn, next_call
 from apprentice.envs.policy import digest, errs, question_in
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
@@ -27,7 +27,7 @@ class Turn(NamedTuple):
     arguments: str
     """The call's arguments as JSON text, which may be broken; empty without a call."""
     meant: str
-    """The tool of the right call."""
+    """The tool of the right call; empty where a text is right."""
 
 
 def next_turn(
@@ -41,34 +41,43 @@ def next_turn(
     """The script's next turn. Raises ValueError for an unknown question.
 
     A near miss is made in every turn, so that the game cannot be won. Any other mistake is made in the first turn only:
-    when the environment answers with an error, the next turn is right.
+    when the environment answers with an error, the next turn is right. Where the first turn is the last text, there is
+    no call to err in, so the game's own near miss is made.
 
     Args:
         ask: How often this turn was asked for before, because the answer was malformed.
     """
 
-    def call(messages: list[dict[str, Any]], error_rate: float = 0.0) -> tuple[str, dict[str, Any]]:
+    def call(messages: list[dict[str, Any]], error_rate: float = 0.0) -> NextTurn:
         return next_call(environment, settings, messages, error_rate, seed)
 
     question = question_in(messages)
     if not errs(question, error_rate):
-        return _plain(*call(messages))
+        return _plain(call(messages))
     draw = Random(digest(question)[4:])  # `errs` reads the first four bytes
     kind = draw.choice(["near miss", *MISTAKES])
     if kind == "near miss":
         if EnvironmentSpec(name=environment, settings=settings).make().part(seed or 0).max_turns > 1:
-            return _plain(*call(messages, 1.0))
-        return _plain(*_near_miss(draw, *call(messages)) or call(messages, 1.0))
+            return _plain(call(messages, 1.0))
+        right = call(messages)
+        missed = None if isinstance(right, str) else _near_miss(draw, *right)
+        return _plain(missed or call(messages, 1.0))
     first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), None)
+    right = call(messages if first is None else messages[:first])
+    if isinstance(right, str):
+        return _plain(call(messages, 1.0))
     if first is not None:
-        return _plain(*call(_as_meant(messages, first, *call(messages[:first]))))
-    tool, arguments = call(messages)
+        return _plain(call(_as_meant(messages, first, *right)))
+    tool, arguments = right
     if ask >= draw.choice(BAD_ASKS):
-        return _plain(tool, arguments)
+        return _plain(right)
     return MISTAKES[kind](draw, tool, arguments) if arguments else _unknown_tool(draw, tool, arguments)
 
 
-def _plain(tool: str, arguments: dict[str, Any]) -> Turn:
+def _plain(said: NextTurn) -> Turn:
+    if isinstance(said, str):
+        return Turn(said, "", "", "")
+    tool, arguments = said
     return Turn("", tool, json.dumps(arguments), tool)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
-from apprentice.envs.catalog import EnvironmentSpec, environment_class, next_call, policy_of
+from apprentice.envs.catalog import EnvironmentSpec, NextTurn, environment_class, next_call, policy_of
 
 TAKES_SEED = True
 """`call` is told the question's seed."""
@@ -94,8 +94,8 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(
     settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None = None
-) -> tuple[str, dict[str, Any]]:
-    """The tool and the arguments of the script's next turn."""
+) -> NextTurn:
+    """The tool and the arguments of the script's next turn, or its last text."""
     if seed is None:
         raise ValueError("a question's seed says which environment of the mixture asks: send it as `seed`")
     mixture = EnvironmentSpec(name="multi", settings=settings)

@@ -1,7 +1,7 @@
 """Makes an environment of a game in one file, which teacher, training and evaluation play as any other.
 
 In: a subclass of `Game`. Out: a class whose tools have the game's names, signatures and docstrings, and send each call
-to the server, where the game itself runs.
+to the server, where the game itself runs. A game's `say` is sent in the same way.
 """
 
 import functools
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from apprentice.envs.base import ToolEnvironment
-from apprentice.envs.game import Game, tools_in
+from apprentice.envs.game import SAY, Game, takes_text, tools_in
 from apprentice.envs.source import digest_of
 
 SHARED = ("Settings", "version", "reward_range", "phrases")
@@ -65,7 +65,8 @@ def game_in(module: ModuleType) -> type[Game] | None:
 def environment_of(game: type[Game]) -> type[ToolEnvironment]:
     """Return the environment that plays `game` on a server."""
     shared = {name: getattr(game, name) for name in (*SHARED, "__doc__", "__module__")}
-    tools = {name: _forwarded(name, getattr(game, name)) for name in tools_in(game)}
+    sent = [*tools_in(game), *([SAY] if takes_text(game) else [])]
+    tools = {name: _forwarded(name, getattr(game, name)) for name in sent}
     return type(game.__name__, (OneFile,), {"game": game, **shared, **tools})
 
 

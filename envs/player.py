@@ -12,14 +12,30 @@ import json
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property, wraps
-from typing import Any
+from typing import Any, Protocol, cast
 
 from apprentice.envs.base import ToolEnvironment
+from apprentice.envs.game import EnvironmentSettings, takes_text
 from apprentice.envs.old_names import OldPlayer, follow_overrides, give_old_names
 from apprentice.envs.reward import ROUNDING
 from apprentice.envs.tools import Tool
 from apprentice.envs.wire.reply import BadReply, checked_text
 from apprentice.envs.wire.server import SessionLost
+
+
+class TextCall(EnvironmentSettings):
+    """The call as which a last text is sent to the server."""
+
+    tool: str
+    """The tool."""
+    argument: str
+    """Its argument that takes the text; it has no other."""
+
+
+class TakesText(Protocol):
+    """An environment that scores a last text."""
+
+    def say(self, text: str) -> None: ...
 
 
 @give_old_names
@@ -31,9 +47,11 @@ class Player(OldPlayer):
         label: The label of this environment in a mixture; empty outside a mixture.
     """
 
-    def __init__(self, environment: ToolEnvironment, label: str = ""):
+    def __init__(self, environment: ToolEnvironment, label: str = "", text_call: TextCall | None = None):
+        """`text_call`: the call that sends a last text, for an environment without `say`."""
         self.environment = environment
         self.label = label
+        self._text_call = text_call
         follow_overrides(self)
 
     @property
@@ -64,6 +82,11 @@ class Player(OldPlayer):
     def schemas(self) -> list[dict[str, Any]]:
         """The tools' JSON schemas, as every prompt has them."""
         return [tool.schema for tool in self.tools]
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether a message that is a text without a call ends the episode and is scored."""
+        return self._text_call is not None or takes_text(type(self.environment))
 
     @property
     def reward(self) -> float | None:
@@ -110,6 +133,16 @@ class Player(OldPlayer):
         given = json.loads(arguments) if isinstance(arguments, str) else deepcopy(arguments)
         inspect.signature(tool.call).bind(**given)
         return str(tool.call(**given))
+
+    def say(self, text: str) -> None:
+        """Have the environment score the last text of an episode, if `takes_text`.
+
+        Raises BadReply, SessionLost, and whatever the environment raises for a text that it refuses.
+        """
+        if self._text_call is not None:
+            self.act(self._text_call.tool, {self._text_call.argument: text})
+        else:
+            cast(TakesText, self.environment).say(text)
 
     def check_reward(self) -> None:
         """Set a reward that misses a bound of its range by rounding to it. Raises BadReply if it exceeds it by more."""

@@ -116,7 +116,7 @@ def _ask(
     try:
         for seed, question in questions:
             try:
-                teacher.reply(prompt(player, question), player.schemas, Spent(), seed)
+                teacher.reply(prompt(player, question), player.schemas, Spent(), seed, player.takes_text)
                 return
             except TeacherRefused as failed:
                 last, refused = failed, refused + (not failed.is_understood)
@@ -397,12 +397,15 @@ def _predict(
 
 
 def _known_calls(seen: AuditedTask) -> list[Call]:
-    """The first calls of the scripted policy; empty where there is none, or it does not know the questions."""
+    """The first calls of the scripted policy; empty where there is none, it does not know the questions, or a text is
+    right."""
     prompts = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
     try:
-        return [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
+        turns = [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
     except ValueError:
         return []
+    calls = [turn for turn in turns if not isinstance(turn, str)]
+    return calls if len(calls) == len(turns) else []
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[AuditedTask]) -> None:

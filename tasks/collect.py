@@ -325,7 +325,7 @@ def play_one(
         messages = episode.messages
         while not episode.done:
             instance.wait_for_server()  # do not buy a turn that cannot be played
-            episode.step(teacher.reply(messages, episode.tools, spent, seed))
+            episode.step(teacher.reply(messages, episode.tools, spent, seed, instance.takes_text))
         if episode.broken:
             failed_at, cause = "question", episode.broken
     except TeacherRefused as refused:
@@ -342,6 +342,7 @@ def play_one(
         environment=environment.played_by(instance),
         messages=messages,
         tools=tools_text(instance.tools),
+        takes_text=instance.takes_text,
         reward=None if failed_at else instance.reward,
         failed_at=failed_at,
         cause=cause,

@@ -3,8 +3,8 @@
 In: a file, a folder or a dataset of the Hub, the environment, its questions. Out: `Rollouts`: rollouts.jsonl, and
 verification.json (counts by cause; the place, field and cause of each row that is left out).
 Why: a row may be forged, or of another prompt. So only an assistant's turns are taken from it: the question's seed is
-found by the row's text, the calls are played again, and prompt, replies and reward are the environment's own. A row
-that cannot be confirmed names its field that is wrong.
+found by the row's text, the calls are played again, and prompt, replies and reward are the environment's own. So is a
+text at the end where the environment scores one (`say`). A row that cannot be confirmed names its field that is wrong.
 """
 
 import json
@@ -30,7 +30,7 @@ from apprentice.tasks.episodes.conversations import Conversation, NotAConversati
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
 from apprentice.tasks.episodes.padding import check_characters, without_padding
-from apprentice.tasks.episodes.record import Record, held_out_texts, read_questions
+from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
 from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
@@ -124,8 +124,10 @@ class Verifier:
             acts, notes = _fitting(part, claim)
             then = [*episode.messages, *_without_last_replies(acts)]
             act_again(episode, then)
-            if episode.done and len(then) == len(episode.messages) + 1 and _is_closing(then[-1]):
+            if episode.done and len(then) == len(episode.messages) + 1 and ends_in_text(then):
                 then, notes = then[:-1], [*notes, "a closing turn is left out"]
+            elif part.takes_text and ends_in_text(then):
+                then = [*episode.messages[:2], *acts]  # a last text depends on every reply before it
             if differs := episode.broken or difference(episode, then):
                 raise NotAConversation("messages", differs)
             if claim.reward is not None and not is_same(claim.reward, episode.reward):
@@ -151,7 +153,7 @@ class Verifier:
         reward = 1.0 if claim.reward is None else claim.reward
         if part.environment.bounded and not low - ROUNDING <= reward <= high + ROUNDING:
             raise NotAConversation("reward", f"{reward:g} is not from {low:g} to {high:g}")
-        acts = acts[:-1] if len(acts) > 1 and _is_closing(acts[-1]) else acts
+        acts = acts[:-1] if len(acts) > 1 and ends_in_text(acts) and not part.takes_text else acts
         said = [turn | {"content": turn["content"] or ""} for turn in acts]
         check_texts([*claim.said(), *arguments_in(said)], part.schemas, claim.tools)
         check_loss(said)
@@ -165,7 +167,7 @@ class Verifier:
     ) -> Record:
         environment, tools = self._environment.played_by(part), tools_text(part.tools)
         own = {"seed": seed, "environment": environment, "messages": messages, "tools": tools, "reward": reward}
-        return Record.model_validate(claim.about | own)
+        return Record.model_validate(claim.about | own | {"takes_text": part.takes_text})
 
     def _check_name(self, named: str) -> None:
         """Raises NotAConversation for a rollout of another environment; its version is left to the replay."""
@@ -215,10 +217,6 @@ def _without_last_replies(turns: list[Message]) -> list[Message]:
     return turns[:last] + [turn | {"content": None} if turn["role"] == "tool" else turn for turn in turns[last:]]
 
 
-def _is_closing(turn: Message) -> bool:
-    return turn["role"] == "assistant" and not turn.get("tool_calls")
-
-
 def _fitting(part: Player, claim: Conversation) -> tuple[list[Message], list[str]]:
     """The turns as calls of the environment's tools, and the changes for that.
 
@@ -238,7 +236,7 @@ def _fitting(part: Player, claim: Conversation) -> tuple[list[Message], list[str
     calls = any(turn.get("tool_calls") for turn in turns)
     if not (calls and claim.environment):  # a text of our own players beside their calls is as they said it
         check_texts(claim.said(), tools, claim.tools)
-    if not calls:
+    if not calls and not part.takes_text:
         turns, notes = _as_call(turns, tools), [*notes, "an answer in words is taken as the call"]
     for at, turn in enumerate(messages):
         for number, call in enumerate([] if own else turn.tool_calls):

@@ -18,7 +18,7 @@ from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.dpo_settings import DpoCheckpoint, DpoSpec
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
+from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, written_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
@@ -104,8 +104,7 @@ def preference(tokenizer: Any, right: Row, wrong: Row) -> dict[str, list[int]]:
     begin = prompt_ids(tokenizer, right["messages"][:2], tools)
     found: dict[str, list[int]] = {"prompt_ids": begin}
     for side, row in (("chosen", right), ("rejected", wrong)):
-        whole = training_row(row["messages"], tools)
-        own = labelled(tokenizer, whole | {"messages": whole["messages"][:-1]})  # it did not write the closing turn
+        own = labelled(tokenizer, written_row(row["messages"], tools))  # it did not write the closing turn
         found[f"{side}_ids"] = own["input_ids"][len(begin) :]
         found[f"{side}_loss"] = [int(label != IGNORED) for label in own["labels"][len(begin) :]]
     return found

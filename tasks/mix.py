@@ -128,6 +128,7 @@ def _right(
                 environment=environment.played_by(part),
                 messages=each.messages,
                 tools=tools_text(part.tools),
+                takes_text=part.takes_text,
                 reward=each.reward,
                 failed_at="question" if each.broken else "",
                 correct=each.correct,

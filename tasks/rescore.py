@@ -104,7 +104,7 @@ def replay(instance: Player, record: Record, environment: EnvironmentSpec) -> Re
     """Plays the recorded actions; what failed or was not verified has no reward to change, and stays as it is. Raises
     SessionLost."""
     part = instance.part(record.seed)
-    now = {"environment": environment.played_by(part)}
+    now = {"environment": environment.played_by(part), "takes_text": part.takes_text}
     if record.failed_at or record.verified == "no":
         return record.model_copy(update=now), ""
     if not are_tools_of(part.tools, record.tools):

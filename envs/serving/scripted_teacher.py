@@ -46,9 +46,9 @@ class Request(BaseModel):
     """How often this turn was asked for before; not a field of OpenAI's protocol."""
 
     def check_tool(self, name: str) -> None:
-        """Raise ValueError if the request does not offer the script's tool."""
+        """Raise ValueError if the request does not offer the script's tool; its last text needs none."""
         offered = [tool.function.name for tool in self.tools]
-        if offered and name not in offered:
+        if name and offered and name not in offered:
             raise ValueError(f"the script calls {name}, and the request offers {', '.join(offered)[:200]}")
 
 

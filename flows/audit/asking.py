@@ -121,6 +121,13 @@ def tools(subject: Subject) -> CheckResult:
     ]
     if unknown:
         return failed(f"required arguments without a schema: {', '.join(unknown)}", describe)
+    if (text := subject.spec.say) and not any(
+        function["name"] == text.tool and text.argument in function["parameters"].get("properties", {})
+        for function in schemas
+    ):
+        names = ", ".join(function["name"] for function in schemas)
+        said = f"environment.say names {text.tool}({text.argument}), which is no tool with that argument"
+        return failed(said, f"Name one of the server's tools and its argument; the tools are {names}.")
     if bare := list(_undescribed(schemas)):
         return failed(f"without description or type: {', '.join(bare)}", describe, severity="warning")
     return passed(f"{', '.join(function['name'] for function in schemas)}: valid, each part described")

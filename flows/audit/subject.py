@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import tenacity
 
 from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.game import SAY
 from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
@@ -31,7 +32,7 @@ Severity = Literal["error", "warning", "note"]
 """An error spoils a training, a warning costs a part of it, a note is for information."""
 Status = Literal["passed", "failed", "does not apply"]
 Move = Callable[[Episode], Call | None]
-"""Returns the next call of a running episode; None for a message without a call."""
+"""Returns the next call of a running episode, `say` for a last text; None for a message that is neither."""
 Opened = Callable[[], AbstractContextManager[EnvironmentServer]]
 """Starts a server that stops with the block."""
 
@@ -278,13 +279,21 @@ def play(player: Player, seed: int, move: Move) -> AuditedEpisode:
 
 
 def take(episode: Episode, *calls: Call) -> None:
-    """Make one message's calls in a running episode."""
+    """Make one message's calls in a running episode, or say its last text."""
+    if calls and calls[0][0] == SAY and says(episode.player):
+        episode.step({"role": "assistant", "content": calls[0][1]["text"]})
+        return
     named = [{"name": name, "arguments": json.dumps(arguments)} for name, arguments in calls]
     made = [
         {"id": f"call_{episode.turns}_{place}", "type": "function", "function": each}
         for place, each in enumerate(named)
     ]
     episode.step({"role": "assistant", "content": None, "tool_calls": made})
+
+
+def says(player: Player) -> bool:
+    """Whether a call of `say` is a last text: not where a tool has this name."""
+    return player.takes_text and SAY not in [tool.name for tool in player.tools]
 
 
 def replayed(calls: Iterable[Call]) -> Move:
@@ -360,7 +369,8 @@ class Subject:
 
     def script(self, episode: Episode) -> Call:
         """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
-        return next_call(self.spec.name, self.spec.settings, episode.messages, 0.0, episode.seed)
+        said = next_call(self.spec.name, self.spec.settings, episode.messages, 0.0, episode.seed)
+        return (SAY, {"text": said}) if isinstance(said, str) else said
 
     @cached_property
     def scripted(self) -> list[AuditedEpisode]:

@@ -27,7 +27,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.choice import environment_of, in_recipe, name_of, recipe_at, server_at, settings_class
 from apprentice.flows.runtime.servers import completed, environment_server
-from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.episode import LAST_TEXT, Episode
 from apprentice.tasks.reporting.errors import Stop
 
 Ask = Callable[[str], str]
@@ -52,13 +52,17 @@ def play(player: Player, seed: int, ask: Ask = input, show: Callable[[str], None
 def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:
     if (turns := episode.player.max_turns) > 1:
         show(f"Turn {episode.turns + 1} of {turns}.")
-    function = _tool(episode.tools, ask, show)["function"]
+    texts = [LAST_TEXT] if episode.player.takes_text else []
+    function = _tool([*episode.tools, *texts], ask, show)["function"]
     parameters = function["parameters"]
     arguments = {}
     for name, schema in parameters.get("properties", {}).items():
         value = _argument(name, schema, name in parameters.get("required", []), ask, show)
         if value is not None:
             arguments[name] = value
+    if function is LAST_TEXT["function"]:
+        episode.step({"role": "assistant", "content": arguments["text"]})
+        return
     call = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
     episode.step({"role": "assistant", "content": None, "tool_calls": [call]})
     show(f"{episode.messages[-1]['content']}\n")

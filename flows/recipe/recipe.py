@@ -185,7 +185,8 @@ class Recipe(BaseModel):
             if curriculum.levels:
                 name, settings_by_label = "reasoning_gym", levels_of(curriculum, self._played())
             parts = {label: {"name": name, "settings": settings} for label, settings in settings_by_label.items()}
-            return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=self.environment.revision)]
+            task = self.environment
+            return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=task.revision, say=task.say)]
         return [EnvironmentSpec.model_validate(own | {"settings": each}) for each in levels]
 
     def _played(self) -> list[EnvironmentSpec]:

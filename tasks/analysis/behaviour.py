@@ -125,7 +125,7 @@ def behaviour(
     return Behaviour(
         episodes=len(played),
         right=share([each for each in played if each.is_right]),
-        no_first_call=share([each for each in played if problems(_first(each), schemas(each.seed))]),
+        no_first_call=share([each for each in played if _lacks_form(each, schemas(each.seed))]),
         broke_off=share(broke),
         broke_off_after=after,
         missing=habits.next_tool.get(after, "") if habits else "",
@@ -195,6 +195,11 @@ def _cut(record: EvaluatedEpisode, max_new_tokens: int) -> bool:
     text = str(last.get("content") or "")
     alone = record.turns == 1 and record.completion_tokens >= max_new_tokens
     return alone or (text.rfind(BEGUN) > text.rfind(ENDED))
+
+
+def _lacks_form(record: EvaluatedEpisode, tools: Schemas) -> bool:
+    """Whether the first turn is no valid call, nor a text that the environment has scored."""
+    return bool(problems(_first(record), tools)) and not (record.last_text and record.turns == 1)
 
 
 def _first(record: EvaluatedEpisode) -> Message:

@@ -19,12 +19,14 @@ from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.behaviour import broke_off_after
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
-from apprentice.tasks.episodes.episode import problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
+from apprentice.tasks.episodes.episode import last_text, problems
+from apprentice.tasks.episodes.record import EvaluatedEpisode, ends_in_text, same_text
 from apprentice.tasks.reporting.errors import Stop
 
+THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
+"""What no text may hold, a last one neither."""
 REASONING = re.compile(
-    r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>|step by step|\blet(?:'s| me| us) (?:think|see|figure)"
+    rf"{THOUGHTS}|step by step|\blet(?:'s| me| us) (?:think|see|figure)"
     r"|\bI (?:need|should|have) to\b|^\s*(?:okay|hmm|wait|first)\b",
     re.IGNORECASE,
 )
@@ -80,10 +82,14 @@ def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str]) -> str | No
     tools = json.loads(episode["tools"])
     turns = [message for message in episode["messages"] if message["role"] == "assistant"]
     for turn in turns:
-        found = problems(turn, tools)
+        ends = turn is turns[-1] and bool(episode.get("takes_text") and last_text(turn, tools))
+        found = [] if ends else problems(turn, tools)
         if found:
             return found[0]
-        if REASONING.search(turn.get("content") or "") or turn.get("reasoning_content"):
+        leak = (
+            re.search(THOUGHTS, turn["content"], re.IGNORECASE) if ends else REASONING.search(turn.get("content") or "")
+        )
+        if leak or turn.get("reasoning_content"):
             return "leaked reasoning text"
     if same_text(episode["messages"][1]["content"]) in evaluation_texts:
         return "stands in the evaluation set"
@@ -280,7 +286,7 @@ def calibration(rollouts: Path, environment: EnvironmentSpec) -> dict[str, Any]:
                 questions[place] = same_text(row["messages"][1]["content"])
                 for slice_name, kind in instance.slices(row["seed"], row["messages"][1]["content"]).items():
                     kinds.setdefault(slice_name, {})[place] = kind
-            answer = _handed_in(row["messages"])
+            answer = _handed_in(row)
             if row["correct"] and answer is not None:
                 same = "same text" if answer.strip() == row["correct"].strip() else "other text"
                 compared[f"{same}, {'right' if right[place] else 'not right'}"] += 1
@@ -325,7 +331,11 @@ def _rate(right: dict[int, float], questions: dict[int, str | int], places: Iter
     return {"accuracy": sum(answers) / len(answers), "ci": clustered_interval(by_question.values())}
 
 
-def _handed_in(messages: list[dict[str, Any]]) -> str | None:
+def _handed_in(row: dict[str, Any]) -> str | None:
+    """The only argument of the last call, or the last text where that is scored; None without one."""
+    messages = row["messages"]
+    if row.get("takes_text") and ends_in_text(messages):
+        return messages[-1]["content"]
     calls = [call for message in messages for call in message.get("tool_calls") or []]
     try:
         given = json.loads(calls[-1]["function"]["arguments"]) if calls else None

@@ -113,7 +113,7 @@ def _another_is_right(record: EvaluatedEpisode, constant: str, earlier: Evaluate
 def _without_the_tool(before: Episodes, after: Episodes, teacher: TeacherBehaviour | None) -> Sign | None:
     def is_without(record: EvaluatedEpisode) -> bool:
         called = {name for name, _ in _calls(record.messages)}
-        return not called or bool(teacher and teacher.tools - called)
+        return not (called or record.last_text) or bool(teacher and teacher.tools - called)
 
     rewarded = [at for at, record in enumerate(after) if record.score > 0]
     found = [at for at in rewarded if is_without(after[at])]
@@ -239,13 +239,15 @@ def _is_right(record: EvaluatedEpisode) -> bool:
 
 
 def answer_of(record: EvaluatedEpisode) -> str:
-    """The arguments of the last call, as text; empty without a call."""
+    """The last text that was scored, or the arguments of the last call, as text; empty without either."""
+    if record.last_text:
+        return record.last_text
     calls = _calls(record.messages)
     return ", ".join(map(str, calls[-1][1].values())) if calls else ""
 
 
 def _is_own(record: EvaluatedEpisode) -> bool:
-    """Whether the last call hands in the environment's own answer."""
+    """Whether the last call or text hands in the environment's own answer."""
     return same_text(answer_of(record)) == same_text(record.correct)
 
 

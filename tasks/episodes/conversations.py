@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from apprentice.tasks.episodes.notations import THINKING, NotAConversation, calls_in, carries_loss, read_call
-from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record, as_line
+from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record, as_line, ends_in_text
 from apprentice.tasks.episodes.trl_rows import exact_messages, row_writer
 from apprentice.tasks.settings.spec import Column
 
@@ -399,11 +399,12 @@ def _openenv(folder: Path, project: str) -> Callable[[int, Record], None]:
     def write(number: int, record: Record) -> None:
         calls = [call for message in record.messages for call in Turn.model_validate(message).tool_calls]
         replies = [message["content"] for message in record.messages if message["role"] == "tool"]
+        last_call = 0 if ends_in_text(record.messages) else len(calls)
         trace = [
             {
                 "tool_name": call.name,
                 "arguments": _mapping(call.arguments),
-                "result": {"data": reply, "done": place == len(calls), "metadata": {}, "error": None},
+                "result": {"data": reply, "done": place == last_call, "metadata": {}, "error": None},
             }
             for place, (call, reply) in enumerate(zip(calls, replies, strict=True), 1)
         ]

@@ -3,19 +3,23 @@
 In: an environment, a seed, assistant messages. Out: the transcript in OpenAI's format, the reward, whether the calls
 were valid.
 Calls are handled as in TRL's tool loop (trl.GRPOTrainer, `_tool_call_loop`): every call is executed, an error becomes
-the tool's reply, a message without a call ends the episode. When the server itself fails on a call, the episode is
-replayed once on a new connection. If it fails again, the question is at fault, not the infrastructure.
+the tool's reply, a message without a call ends the episode. An environment that takes a last text (`say`) scores it;
+elsewhere the episode is unfinished. When the server itself fails on a call or a text, the episode is replayed once on a
+new connection. If it fails again, the question is at fault, not the infrastructure.
 
 Limits on the size and nesting of a model's answer; an answer beyond them counts as failed.
 """
 
 import json
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
+from apprentice.envs.game import SAY
 from apprentice.envs.player import Player
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.episodes.notations import notation_of, without_thoughts
 from apprentice.tasks.episodes.record import Message as Message
 from apprentice.tasks.reporting.errors import Stop
 
@@ -92,6 +96,19 @@ def _deepest(text: str) -> int:
 
 Call = tuple[str, dict[str, Any]]
 """A tool and its arguments."""
+LAST_TEXT: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": SAY,
+        "description": "End the episode with a text.",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string", "description": "The text."}},
+            "required": ["text"],
+        },
+    },
+}
+"""A last text in the form of a tool, for a person or an audit that chooses among tools. No model is shown it."""
 
 
 class Episode:
@@ -120,7 +137,7 @@ class Episode:
         self.broken = ""
         self.done = self.unfinished = False
         self._turns = 0
-        self._executed: list[tuple[str, str | dict[str, Any]]] = []
+        self._executed: list[Callable[[], str]] = []
 
     @property
     def turns(self) -> int:
@@ -137,7 +154,7 @@ class Episode:
 
     @property
     def valid(self) -> bool:
-        """Format compliance: the model called tools, and every call fits its schema."""
+        """Format compliance: every call fits its schema, and every message has one, but for a last text that counts."""
         return self._turns > 0 and not self.causes
 
     def check_question(self, recorded: str) -> None:
@@ -151,9 +168,13 @@ class Episode:
             )
 
     def step(self, message: Message) -> None:
-        """Takes the model's next message and executes its calls. Raises SessionLost."""
+        """Takes the model's next message and executes its calls, or has its last text scored. Raises SessionLost."""
+        text = last_text(message, self.tools) if self.player.takes_text else ""
         message = self._taken(message)
-        self.causes += problems(message, self.tools)
+        if text:
+            self._played(partial(self._call, partial(self.player.say, text)))
+        if not (text and self.player.done):  # a text that the environment refuses is none
+            self.causes += problems(message, self.tools)
         calls = message.get("tool_calls") or []
         for call in calls:
             content = self._execute(call["function"]["name"], call["function"]["arguments"])
@@ -179,35 +200,38 @@ class Episode:
         return message
 
     def _execute(self, name: str, arguments: str | dict[str, Any]) -> str:
+        return self._played(partial(self._call, partial(self.player.act, name, arguments)))
+
+    def _played(self, act: Callable[[], str]) -> str:
         try:
-            content = self._call(name, arguments)
+            content = act()
         except BadReply:
-            content = self._again(name, arguments)
-        self._executed.append((name, arguments))
+            content = self._again(act)
+        self._executed.append(act)
         return content
 
-    def _again(self, name: str, arguments: str | dict[str, Any]) -> str:
-        """Replays the episode on a new connection and returns the tool's reply. Raises SessionLost."""
+    def _again(self, act: Callable[[], str]) -> str:
+        """Replays the episode on a new connection and returns the reply. Raises SessionLost."""
         self.player.renew()
         self.player.ask(self.seed)
         try:
             for each in self._executed:
-                self._call(*each)
+                each()
         except BadReply as bad:  # the server accepted these calls before
             self.player.lose(f"the episode could not be played again up to where the server broke: {bad}")
             raise SessionLost(self.player.failure) from bad
         try:
-            return self._call(name, arguments)
+            return act()
         except BadReply as bad:
             self.broken = f"{bad}; twice, on new connections"
             self.player.renew()
             self.player.lose(self.broken)
             return str({"error": "the environment broke"})
 
-    def _call(self, name: str, arguments: str | dict[str, Any]) -> str:
+    def _call(self, act: Callable[[], Any]) -> str:
         """The tool's reply, or the error of the call as text. Raises BadReply, SessionLost."""
         try:
-            content = self.player.act(name, arguments)
+            content = act()
         except (SessionLost, BadReply):
             raise
         except Exception as error:  # as in TRL, the model reads the error
@@ -225,6 +249,15 @@ def turn_of(tool: str, arguments: Any) -> Message:
     """An assistant's turn with one call and no text; the arguments are a mapping, or JSON text."""
     called = {"type": "function", "function": {"name": tool, "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [called]}
+
+
+def last_text(message: Message, tools: list[dict[str, Any]]) -> str:
+    """The text of a message that has no call, without thoughts; empty if it has none, or is a call that could not be
+    read or an answer beyond the limits."""
+    if message.get("tool_calls") or beyond_limits(message):
+        return ""
+    text = without_thoughts(message.get("content") or "").strip()
+    return "" if notation_of(text, tools) else text
 
 
 def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:

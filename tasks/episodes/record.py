@@ -86,9 +86,13 @@ class Record(BaseModel):
     """Of rows that were taken from elsewhere: "yes" where the environment gave the reward, "no" where the row is taken
     at its word (`collect.unverified: keep`); empty where no row is unverified."""
 
+    takes_text: bool = False
+    """Whether the environment scores a last text without a call (`say`); left out where it does not."""
+
     def line(self) -> bytes:
-        """The row; without `player`, `raw` or `verified` where it is empty: all rows of a file have equal columns."""
-        empty = {name for name in ("player", "raw", "verified") if not getattr(self, name)}
+        """The row; without `player`, `raw`, `verified` or `takes_text` where it is empty: all rows of one environment
+        have equal columns."""
+        empty = {name for name in ("player", "raw", "verified", "takes_text") if not getattr(self, name)}
         return self.model_dump_json(exclude=empty or None).encode() + b"\n"
 
 
@@ -131,6 +135,11 @@ class EvaluatedEpisode(BaseModel):
     """Tokens that the model wrote, of all turns; 0 where they are not known."""
 
     @property
+    def last_text(self) -> str:
+        """The text that ended it, where the environment scored one; else empty."""
+        return self.messages[-1]["content"] if self.valid and ends_in_text(self.messages) else ""
+
+    @property
     def score(self) -> float:
         """The reward, without the rounding of a right one; 0.0 when the environment failed."""
         return 1.0 if self.is_right else self.reward or 0.0
@@ -142,6 +151,11 @@ class EvaluatedEpisode(BaseModel):
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
+
+
+def ends_in_text(messages: list[Message]) -> bool:
+    """Whether the last message is an assistant's text without a call."""
+    return bool(messages) and messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls")
 
 
 def with_arguments(messages: list[dict[str, Any]], form: Callable[[dict[str, Any]], Any]) -> list[dict[str, Any]]:

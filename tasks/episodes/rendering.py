@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.tools import without_return
-from apprentice.tasks.episodes.record import Message, with_arguments
+from apprentice.tasks.episodes.record import Message, ends_in_text, with_arguments
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation."""
 
 CLOSING = {"role": "assistant", "content": "Done."}
-"""The turn after the environment ended the episode. SFT trains it, so that loops that generate one more turn, such as
-TRL's own, get a short one. Our GRPO and evaluation end the episode before it."""
+"""The turn after a call that ended the episode; there is none after a last text. SFT trains it, so that loops that
+generate one more turn, such as TRL's own, get a short one. Our GRPO and evaluation end the episode before it."""
 
 PROBE = {"text": "-57", "number": 7}
 """Arguments of a probe call. A parser that guesses types reads the text as a number."""
@@ -101,13 +101,19 @@ def as_read(tokenizer: Any, messages: list[Message]) -> list[Message]:
 
 
 def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn.
+    """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn, unless
+    the episode ended with a text of the assistant.
 
     Arguments are JSON text, as in the published dataset: as Arrow structures, missing ones would become nulls and be
     rendered. Rollouts of before may have `return` in their tools.
     """
+    return written_row(messages if ends_in_text(messages) else [*messages, CLOSING], tools)
+
+
+def written_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """Messages as such a row, without a closing turn."""
     return {
-        "messages": [_as_trained(message) for message in messages] + [CLOSING],
+        "messages": [_as_trained(message) for message in messages],
         "tools": json.dumps(without_return(tools), ensure_ascii=False),
         "chat_template_kwargs": TEMPLATE_ARGUMENTS,
     }

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.tasks.engine.limits import Rate, limit_name
-from apprentice.tasks.episodes.episode import Message, problems
+from apprentice.tasks.episodes.episode import Message, last_text, problems
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.budget import Budget, usage_of
 from apprentice.tasks.players.dialect import Completion, dialect_of, once_each, read_key
@@ -144,14 +144,23 @@ class Teacher:
         return message
 
     def reply(
-        self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, seed: int | None = None
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        spent: Spent,
+        seed: int | None = None,
+        takes_text: bool = False,
     ) -> Message:
-        """The teacher's next message, one valid call; adds its costs to `spent`.
+        """The teacher's next message, one valid call or, where the environment takes one, a last text; adds its costs
+        to `spent`.
 
         Raises TeacherFailed, TeacherUnavailable, BudgetReached, Stop.
         """
+        choice = "auto" if takes_text else "required"
         for ask in range(self._asks):
-            message, noted = once_each(self.say(messages, tools, spent, "required", seed, ask))
+            message, noted = once_each(self.say(messages, tools, spent, choice, seed, ask))
+            if takes_text and (text := last_text(message, tools)):
+                return message if self._spec.keep_text else message | {"content": text}
             found = problems(message, tools)
             if not found:
                 spent.noted += [noted] if noted else []

@@ -8,7 +8,15 @@ from typing import Any
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import Message, turn_of
-from apprentice.tasks.episodes.rendering import CLOSING, chat_format, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.episodes.rendering import (
+    CLOSING,
+    chat_format,
+    parse,
+    prompt_ids,
+    row_ids,
+    training_row,
+    written_row,
+)
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.tokenizer import CHOOSE
 from apprentice.tasks.reporting.errors import Stop
@@ -81,9 +89,7 @@ def _turn(
 ) -> tuple[list[int], list[int]]:
     """The prompt of an assistant's turn, and what the template renders of the turn."""
     prefix = prompt_ids(tokenizer, messages[:place], tools)
-    upto = training_row(messages[: place + 1], tools)
-    upto["messages"] = upto["messages"][:-1]  # without the closing turn
-    return prefix, row_ids(tokenizer, upto)[len(prefix) :]
+    return prefix, row_ids(tokenizer, written_row(messages[: place + 1], tools))[len(prefix) :]
 
 
 def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:

@@ -424,6 +424,21 @@ def test_tools_are_named_by_their_first_letters_and_arguments_by_their_names():
     assert shown.endswith("Reward 1.00 of 1.")
 
 
+class Declining(Toy):
+    """Takes "no" for the right answer, in words."""
+
+    def say(self, text: str) -> None:
+        self.done, self.reward = True, float(text == "No.")
+
+
+def test_a_text_is_chosen_as_a_tool_is_and_ends_the_episode():
+    toy, shown = played("say", "No.", environment=Declining(NoSettings()))
+    assert toy.tried == []
+    assert "Tool (give_up, guess, say): " in shown
+    assert shown.endswith("text: \nReward 1.00 of 1.")
+    assert "Tool (give_up, guess): " in played("guess", "7", "")[1], "elsewhere a text is no choice"
+
+
 def test_what_cannot_be_meant_is_told_and_asked_again_and_costs_no_turn():
     toy, shown = played("fly", "g", "guess", "seven", "", "7", "")
     assert toy.tried == [(7, "none")]

@@ -56,6 +56,18 @@ def test_a_transcript_has_the_rewards_parts_and_the_tokens_where_they_were_recor
     assert transcript(json.dumps(older).encode())["facts"] == {}
 
 
+def test_a_last_text_is_a_turn_of_its_transcript_and_kept_where_it_is_scored(tmp_path: Path):
+    said = {"role": "assistant", "content": "We do not refund it."}
+    record = rollout(1).model_copy(update={"reward": 1.0, "failed_at": "", "takes_text": True})
+    record = record.model_copy(update={"messages": [*record.messages, said]})
+    lines = [each.line() for each in (record, record.model_copy(update={"takes_text": False}))]
+    files = [EpisodeSource("Teacher", "collected", written(tmp_path / "r.jsonl", lines))]
+    data = json.loads(embedded(files, set()))
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in data["rows"]]
+    assert [(data["kinds"][row["kind"]], row["turns"]) for row in rows] == [("kept", 2), ("no tool call", 2)]
+    assert transcript(lines[0])["messages"][-1] == {"role": "assistant", "content": said["content"], "calls": []}
+
+
 def test_hostile_text_stays_within_its_script_element_and_comes_out_as_it_went_in(tmp_path: Path):
     records = [
         episode(number, 0.0, messages=[{"role": "user", "content": text}, {"role": "assistant", "content": text}])

@@ -73,7 +73,9 @@ CUT = played(FOUND, '<tool_call>{"name": "list", "argum', reward=0.1, unfinished
 INVENTED = played(FOUND, LISTED, ("refund", {"order": "777"}), reward=0.0)
 OTHER_ORDER = played(FOUND, LISTED, ("refund", {"order": "902"}), reward=0.1)
 UNKNOWN = played(("grab", {}), FOUND, LISTED, REFUNDED, reward=0.3, causes=["unknown tool"])
+REFUSED = played("I cannot refund it.", reward=1.0, unfinished=False, last_text="I cannot refund it.")
 EPISODES = {
+    "a text that the environment scores": (REFUSED, {"right"}, "right"),
     "right": (RIGHT, {"right"}, "right"),
     "broke off": (BROKE_OFF, {"broke_off"}, "broke off after find"),
     "spoke at once": (SPOKE_AT_ONCE, {"no_first_call"}, "no tool call"),

@@ -18,6 +18,7 @@ import apprentice.flows.recipe.sections
 import apprentice.tasks.settings as settings
 import apprentice.tasks.trainings
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import TextCall
 from apprentice.envs.source import digest_of_script
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext, stage
@@ -204,6 +205,7 @@ def test_every_part_of_a_task_but_where_its_folder_is_changes_the_key_of_a_stage
         raise AssertionError("not run here")
 
     before = toy.key((chain_sum,), {})
-    others = {name: {"x": 1} if name == "settings" else "another" for name in EnvironmentSpec.model_fields}
+    others: dict[str, Any] = dict.fromkeys(EnvironmentSpec.model_fields, "another")
+    others |= {"settings": {"x": 1}, "say": TextCall(tool="respond", argument="message")}
     same = {name for name in others if toy.key((chain_sum.model_copy(update={name: others[name]}),), {}) == before}
     assert same == {"path"}
