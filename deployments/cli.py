@@ -125,7 +125,7 @@ def deploy(
         flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
         print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
         print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
-        if schedule is not None and (note := on_a_schedule(chosen, rounds)):
+        if schedule is not None and (note := on_a_schedule(chosen.name, chosen.server.space, rounds)):
             print(note)
         for line in paths_needed(with_common_store(chosen)):
             print(line)

@@ -107,7 +107,7 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
         tags=["apprentice", "retrain", recipe.name],
         work_pool_name=pool,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy="ENQUEUE"),  # type: ignore[arg-type]
-        triggers=[DeploymentEventTrigger.model_validate(each) for each in triggers_of(recipe)]
+        triggers=[DeploymentEventTrigger.model_validate(each) for each in triggers_of(recipe.name, recipe.server.space)]
         if rounds is None
         else [],
         entrypoint_type=EntrypointType.MODULE_PATH,
@@ -115,21 +115,21 @@ def deploy(recipe: Recipe, pool: str, gpu: str, schedule: str | None, timezone: 
     return deployment.apply(schedules=timetable)
 
 
-def triggers_of(recipe: Recipe) -> list[dict[str, Any]]:
+def triggers_of(name: str, space: str | None) -> list[dict[str, Any]]:
     """Return what starts a deployment of the recipe beside schedules and people: a new revision of its Space.
 
     None where it plays on no Space: a dataset and a student are named by their commit, so a new one changes no run. A
     trigger that a person has paused is disabled.
     """
-    if (space := recipe.server.space) is None:
+    if space is None:
         return []
-    name = f"{recipe.name}: a new revision of {space}"
+    called = f"{name}: a new revision of {space}"
     return [
         {
-            "name": name,
-            "description": f"Runs retrain/{recipe.name} once the deployment watch/upstream sees a new revision.",
+            "name": called,
+            "description": f"Runs retrain/{name} once the deployment watch/upstream sees a new revision.",
             "type": "event",
-            "enabled": name not in paused_triggers(f"retrain/{recipe.name}"),
+            "enabled": called not in paused_triggers(f"retrain/{name}"),
             "expect": ["apprentice.revision.new"],
             "match": {"prefect.resource.id": f"apprentice.space.{space}"},
             "parameters": {"environment_revision": "{{ event.payload.repository }}@{{ event.payload.revision }}"},
@@ -137,12 +137,12 @@ def triggers_of(recipe: Recipe) -> list[dict[str, Any]]:
     ]
 
 
-def on_a_schedule(recipe: Recipe, rounds: int | None) -> str:
+def on_a_schedule(name: str, space: str | None, rounds: int | None) -> str:
     """Return what the runs of a schedule will do, where nothing of the recipe changes between them; else empty."""
-    if rounds is not None or recipe.server.space:
+    if rounds is not None or space:
         return ""
     return (
-        f"Nothing that {recipe.name} reads changes between two runs, so the second one of this schedule ends as "
+        f"Nothing that {name} reads changes between two runs, so the second one of this schedule ends as "
         "Cached, and so do all after it. For new questions each time deploy rounds: add --rounds 1. A run on a Space "
         "(server.space) follows its revisions."
     )

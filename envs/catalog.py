@@ -225,14 +225,20 @@ def server_app(name: str, max_sessions: int) -> "FastAPI":
     from openenv.core.env_server.http_server import create_app
 
     check_server(name)
-    game = _game(name)
-    bases = (base for each in game.__mro__ for base in get_original_bases(each))
-    action, observation, _ = next(types for base in bases if len(types := get_args(base)) == 3)
+    game = server_class(name)
+    action, observation = server_types(game)
     sessions = max_sessions if game.SUPPORTS_CONCURRENT_SESSIONS else 1  # else OpenEnv refuses to serve it
     return create_app(game, action, observation, env_name=name, max_concurrent_envs=sessions)
 
 
-def _game(name: str) -> "type[Environment[Any, Any, Any]]":
+def server_types(server: "type[Environment[Any, Any, Any]]") -> tuple[Any, Any]:
+    """Return the classes of a server's actions and observations."""
+    bases = (base for each in server.__mro__ for base in get_original_bases(each))
+    action, observation, _ = next(types for base in bases if len(types := get_args(base)) == 3)
+    return action, observation
+
+
+def server_class(name: str) -> "type[Environment[Any, Any, Any]]":
     """Return the class of the server that is an OpenEnv environment, or one that serves a game in one file."""
     from openenv.core.env_server.interfaces import Environment
 

@@ -4,6 +4,7 @@ In: the sections of the recipe that say what is asked and who begins. Out: `Ques
 checkpoint that does not exist or does not fit.
 """
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import node_of
@@ -29,10 +30,12 @@ def question_set(run: RunContext, recipe: Recipe) -> Questions:
     return fresh_questions(run, task, windows, evaluated, earlier, recipe.round.shares)
 
 
-def new_student(run: RunContext, recipe: Recipe, questions: Questions) -> Checkpoint:
-    """Return the recipe's student; one that was built alike before is not built again."""
-    given = recipe.student, recipe.environment.unscaled(), questions, recipe.seed
-    is_new = recipe.student.build is not None and student.find(run, *given) is None
+def new_student(
+    run: RunContext, spec: StudentSpec, environment: EnvironmentSpec, questions: Questions, seed: int
+) -> Checkpoint:
+    """Return the student before training; one that was built alike before is not built again."""
+    given = spec, environment, questions, seed
+    is_new = spec.build is not None and student.find(run, *given) is None
     if is_new and (found := built_alike(run, *given)) is not None:
         announce.say("A student of these settings exists: it is not built again.")
         return found

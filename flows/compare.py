@@ -11,6 +11,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from apprentice.flows.finished_runs import FinishedRun
+from apprentice.tasks.advice.ending import compared
 from apprentice.tasks.analysis.comparison import (
     compare,
     comparison_rows,
@@ -20,7 +21,6 @@ from apprentice.tasks.analysis.comparison import (
     table,
     with_intervals,
 )
-from apprentice.tasks.analysis.ending import compared
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.judgement.contents import Comparison, Rates

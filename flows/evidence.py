@@ -8,12 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.behaviour import Schemas, behaviour, habits_of
-from apprentice.tasks.analysis.causes import Evidence
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.advice.behaviour import Schemas, behaviour, habits_of
+from apprentice.tasks.advice.causes import Evidence
+from apprentice.tasks.advice.ending import evidence_in
+from apprentice.tasks.advice.learning import learning_of
+from apprentice.tasks.advice.remedies import Recorded
+from apprentice.tasks.advice.remedies import value_of as value_in
 from apprentice.tasks.analysis.curve_signals import steps_of, value_of
-from apprentice.tasks.analysis.ending import evidence_in
-from apprentice.tasks.analysis.learning import learning_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.judgement.run_models import Models
@@ -25,36 +27,37 @@ LOGS = 5
 def evidence_of(
     verdict: VerdictContents,
     decision: GateDecision,
-    recipe: Recipe,
+    recipe: Recorded,
+    environment: EnvironmentSpec,
     played: Models[list[EvaluatedEpisode]],
     kept: Path | None,
-    logs: dict[str, list[dict[str, Any]]],
+    logs: Models[list[dict[str, Any]]],
 ) -> Evidence:
     """Return all that the run knows, beyond what its verdict says.
 
     Args:
         played: The held-out episodes of each model.
         kept: The folder of the rows that SFT learned from; None without SFT.
-        logs: Of the trainings that were made, by section.
+        logs: Of the trained models.
     """
-    found = evidence_in(verdict, decision, recipe.for_record())
+    found = evidence_in(verdict, decision, recipe)
     habits = habits_of(kept) if kept else None
-    schemas, limit = _schemas_of(recipe), recipe.evaluate.max_new_tokens
+    schemas, limit = _schemas_of(environment), value_in(recipe, "evaluate.max_new_tokens")
     rewards = steps_of(logs.get(verdict.models.last_name, [])) if found.by_reward else []
     began = played.supervised or played.base
     return found._replace(
         start=behaviour(began, schemas, habits, limit) if found.by_reward else None,
         end=behaviour(played.last, schemas, habits, limit),
         habits=habits,
-        learning=learning_of(logs.get("sft", [])),
+        learning=learning_of(logs.supervised or []),
         rows=habits.episodes if habits else None,
         entropy=_mean(rewards[:LOGS], "entropy"),
         clipped=_mean(rewards[-LOGS:], "completions/clipped_ratio") or 0.0,
     )
 
 
-def _schemas_of(recipe: Recipe) -> Callable[[int], Schemas]:
-    player = recipe.environment.make()
+def _schemas_of(environment: EnvironmentSpec) -> Callable[[int], Schemas]:
+    player = environment.make()
     return lambda seed: player.part(seed).schemas
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from apprentice.flows.follow import FOLLOWS
 from apprentice.flows.recipe.loading import read_recipe
+from apprentice.tasks.advice.ending import state_of
 from apprentice.tasks.analysis.comparison import label, percent
-from apprentice.tasks.analysis.ending import state_of
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LOCAL, LocalStore

@@ -9,27 +9,27 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from apprentice.flows.recipe.loading import with_changes
-from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import code, points
-from apprentice.tasks.settings.spec import Window
 
 FOLLOWS = "follows.json"
 """In a run's folder: the run whose advice it follows, and what was changed."""
 
 
-class Followed(NamedTuple):
+R = TypeVar("R")
+
+
+class Followed(NamedTuple, Generic[R]):
     """One run of the chain."""
 
     folder: Path
     report: dict[str, Any]
-    recipe: Recipe
+    recipe: R
     change: str
     """What was changed for it; empty for the first run."""
 
@@ -83,7 +83,7 @@ class Budget(NamedTuple):
     minutes: float | None = None
     usd: float | None = None
 
-    def why_over(self, chain: list[Followed], began: float) -> str:
+    def why_over(self, chain: list[Followed[Any]], began: float) -> str:
         """Why no further run begins; empty if one may."""
         if len(chain) > self.times:
             return f"--follow {self.times} is used up"
@@ -94,14 +94,22 @@ class Budget(NamedTuple):
         return ""
 
 
-def follow(recipe: Recipe, run: Callable[[Recipe], Path], budget: Budget) -> list[Followed]:
+def follow(
+    recipe: R, run: Callable[[R], Path], with_overrides: Callable[[R, list[str]], R], budget: Budget
+) -> list[Followed[R]]:
     """Run the recipe, then follow its advice until the floor is reached, the budget is used up, or nothing is left.
 
     Args:
         run: Runs a recipe and returns the folder of its report.
+        with_overrides: Changes fields of a recipe, each as path=value. Raises Stop.
     """
     began = time.monotonic()
-    chain = [_finished(recipe, run(recipe), "")]
+
+    def finished(recipe: R, change: str = "") -> Followed[R]:
+        folder = run(recipe)
+        return Followed(folder, json.loads((folder / "report.json").read_text()), recipe, change)
+
+    chain = [finished(recipe)]
     while True:
         last = chain[-1]
         announce.say(f"Run {len(chain)}, {last.line()}")
@@ -111,37 +119,31 @@ def follow(recipe: Recipe, run: Callable[[Recipe], Path], budget: Budget) -> lis
             announce.say(f"No further run: {why}.")
             return chain
         begun_from = best_of(chain)
-        advice, changed = _next(begun_from, [each.change for each in chain])
+        advice, changed = _next(begun_from, with_overrides, [each.change for each in chain])
         if changed is None:
             announce.say(f"No further run: {advice}.")
             return chain
         announce.say(f"Following: {advice}.")
-        finished = _finished(changed, run(changed), advice)
-        (finished.folder / FOLLOWS).write_text(json.dumps({"after": begun_from.folder.name, "change": advice}) + "\n")
-        chain.append(finished)
+        chain.append(finished(changed, advice))
+        follows = {"after": begun_from.folder.name, "change": advice}
+        (chain[-1].folder / FOLLOWS).write_text(json.dumps(follows) + "\n")
 
 
-def best_of(chain: list[Followed]) -> Followed:
+def best_of(chain: list[Followed[R]]) -> Followed[R]:
     """Return the run that is right most often; among equals the one with more valid calls, then the later one."""
     return max(chain, key=lambda each: (each.accuracy, each.format_compliance, chain.index(each)))
 
 
-def fresh_window(recipe: Recipe) -> Window:
-    """Return the seeds on which the best run is confirmed: as many questions, from the window that no gate reads."""
-    return Window(start=recipe.long_run_window().start, size=2 * recipe.evaluate.questions)
-
-
-def as_sentence(first: Followed, best: Followed, found: dict[str, Any]) -> str:
+def as_sentence(first: Followed[Any], best: Followed[Any], questions: int, found: dict[str, Any]) -> str:
     """How the best run's model compares with the first run's on the fresh questions."""
     compared = found["comparisons"][0]
     low, high = compared["ci"]
     by = f"{points(compared['delta'])} ({points(low)} to {points(high)})"
     verb = "is better than" if low > 0 else "is worse than" if high < 0 else "cannot be told apart from"
-    questions = f"On {best.recipe.evaluate.questions:,} questions that no choice saw"
-    return f"{questions}, {best.folder.name} {verb} {first.folder.name}: {by}."
+    return f"On {questions:,} questions that no choice saw, {best.folder.name} {verb} {first.folder.name}: {by}."
 
 
-def _next(last: Followed, changed: list[str]) -> tuple[str, Recipe | None]:
+def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], changed: list[str]) -> tuple[str, R | None]:
     """Return the change that a run advises with the recipe that has it, or why there is none."""
     seen = {each.partition(":")[0].strip("`") for each in changed}
     left = [each for each in last.report["ending"]["advised"] if each["field"] not in seen]
@@ -150,11 +152,8 @@ def _next(last: Followed, changed: list[str]) -> tuple[str, Recipe | None]:
         if not advice["changes"]:
             return f"only a person can choose {code(advice['field'])} ({advice['why'].rstrip('.')})", None
         try:
-            return f"{advice['field']}: {advice['value']}", with_changes(last.recipe, advice["changes"])
+            overrides = [f"{path}={json.dumps(value)}" for path, value in advice["changes"].items()]
+            return f"{advice['field']}: {advice['value']}", with_overrides(last.recipe, overrides)
         except Stop as stop:
             why = f"{code(advice['field'])} cannot be changed so: {stop.cause}".removesuffix(".")
     return why, None
-
-
-def _finished(recipe: Recipe, folder: Path, change: str) -> Followed:
-    return Followed(folder, json.loads((folder / "report.json").read_text()), recipe, change)

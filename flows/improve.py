@@ -25,8 +25,8 @@ from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
+from apprentice.tasks.advice.ending import read_verdict
 from apprentice.tasks.analysis.difficulty import difficulty
-from apprentice.tasks.analysis.ending import read_verdict
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.analysis.kinds import OTHERS
 from apprentice.tasks.artifacts.local import LocalStore

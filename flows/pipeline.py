@@ -72,8 +72,9 @@ class Pipeline:
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            base = self._base or initial_checkpoint(self.run.store, self.recipe)
-            base = base or new_student(self.run, self.recipe, self.questions)
+            recipe, base = self.recipe, self._base or initial_checkpoint(self.run.store, self.recipe)
+            given = recipe.student, recipe.environment.unscaled(), self.questions, recipe.seed
+            base = base or new_student(self.run, *given)
             self._models = Models({ModelName.BASE: base})
         return self._models
 

@@ -25,7 +25,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
-from apprentice.flows.audit.subject import Needs, Subject
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import to_rescore
 from apprentice.flows.recipe.recipe import Recipe

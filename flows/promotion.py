@@ -5,7 +5,7 @@ In: the pipeline with its evaluations and their verdict. Out: the release, and w
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from apprentice.tasks.analysis.ending import decided_by, read_decision
+from apprentice.tasks.advice.ending import decided_by, read_decision
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.types import (
     Checkpoint,

@@ -27,11 +27,11 @@ from apprentice.flows.pages.report_page import (
     rates_of,
 )
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.attempts import attempt, attempts_of, in_vain
+from apprentice.tasks.advice.attempts import attempt, attempts_of, in_vain
+from apprentice.tasks.advice.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.comparison import comparison_rows, label, scored
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.analysis.diagnose import has_rewards
-from apprentice.tasks.analysis.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.kinds import (
     RIGHT,
@@ -258,8 +258,10 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     decision = read_decision(fetch(artifacts.outcome.release))
     played = Models({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     kept = fetch(lessons.kept) if lessons else None
-    logs = {each.training.name: each.log for title, each in trained.items() if title != label(ModelName.CONTROL)}
-    evidence = evidence_of(verdict, decision, recipe, played, kept, logs)
+    logs = Models(
+        {each.training.name: each.log for title, each in trained.items() if title != label(ModelName.CONTROL)}
+    )
+    evidence = evidence_of(verdict, decision, recipe.for_record(), recipe.environment, played, kept, logs)
     tried = in_vain(attempts_of(work.store), attempt(evidence.recipe, verdict))
     ended = ending(verdict, decision, evidence.recipe, evidence, tried)
     counted, _ = scored(played)

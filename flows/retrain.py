@@ -23,7 +23,7 @@ from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store, run_folder, with_discovered_settings
 from apprentice.flows.runtime.work_pool import Pool, current_location
 from apprentice.flows.watch import seen
-from apprentice.tasks.analysis.ending import Ending
+from apprentice.tasks.advice.ending import Ending
 from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce

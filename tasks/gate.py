@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from apprentice.envs.reward import ROUNDING
+from apprentice.tasks.advice.ending import as_markdown, decided_by, floor_of, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.comparison import (
     compare,
     per_question,
@@ -20,7 +21,6 @@ from apprentice.tasks.analysis.comparison import (
     scored,
     seen_by,
 )
-from apprentice.tasks.analysis.ending import as_markdown, decided_by, floor_of, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent

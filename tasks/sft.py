@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from apprentice.tasks.analysis.learning import HELD_OUT_LOSS
+from apprentice.tasks.advice.learning import HELD_OUT_LOSS
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     KeptRollouts,

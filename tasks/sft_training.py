@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from apprentice.envs.player import Player
-from apprentice.tasks.analysis.learning import learned_nothing
+from apprentice.tasks.advice.learning import learned_nothing
 from apprentice.tasks.artifacts.types import SftCheckpoint
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.checkpoints import adapter_arguments

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.advice.ending import paid, unclean
 from apprentice.tasks.analysis.comparison import (
     compare_all,
     contamination,
@@ -17,7 +18,6 @@ from apprentice.tasks.analysis.comparison import (
 )
 from apprentice.tasks.analysis.curve_signals import read_signals
 from apprentice.tasks.analysis.diagnose import has_rewards, read_curves, settled
-from apprentice.tasks.analysis.ending import paid, unclean
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
 from apprentice.tasks.artifacts.lineage import node_of

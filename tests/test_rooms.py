@@ -29,10 +29,11 @@ ORDER = [
         "tasks/artifacts",
         "tasks/judgement",
         "tasks/analysis",
+        "tasks/advice",
         "tasks/models",
     ),
     *("tasks/engine", "tasks/players", "tasks/rollouts", "tasks/training", "tasks", "tasks/cards"),
-    *("flows/recipe", "flows/runtime", "flows/audit", "flows/pages", "flows", "flows/cli"),
+    *("flows/recipe", "flows/runtime", "flows/audit/play", "flows/audit", "flows/pages", "flows", "flows/cli"),
     "deployments",
 ]
 """Every folder imports from those before it only. A folder of one environment belongs to `envs`."""

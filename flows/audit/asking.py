@@ -11,8 +11,8 @@ from statistics import mean, median
 from typing import Any
 
 from apprentice.envs.wire.reply import BadReply
-from apprentice.flows.audit.seeds import made_at
-from apprentice.flows.audit.subject import (
+from apprentice.flows.audit.play.faults import fault_in_schema
+from apprentice.flows.audit.play.subject import (
     AuditedEpisode,
     CheckResult,
     Evidence,
@@ -24,6 +24,7 @@ from apprentice.flows.audit.subject import (
     play,
     replayed,
 )
+from apprentice.flows.audit.seeds import made_at
 from apprentice.tasks.episodes.episode import Call, prompt
 
 LONG = 8192
@@ -107,8 +108,9 @@ def tools(subject: Subject) -> CheckResult:
         schemas = [tool["function"] for tool in subject.players[0].schemas]
         for function in schemas:
             Draft202012Validator.check_schema(function["parameters"])
-    except (DocstringParsingException, TypeHintParsingException) as error:
-        return failed(f"a tool has no schema: {' '.join(str(error).split())[:300]}", describe)
+    except (DocstringParsingException, TypeHintParsingException, NameError) as error:
+        fault = fault_in_schema(subject.players[0], subject.files)
+        return failed(f"a tool has no schema: {fault or ' '.join(str(error).split())[:300]}", describe)
     except SchemaError as error:
         return failed(f"a tool's schema is not valid: {error.message}", "Correct the schema: JSON Schema 2020-12.")
     if not schemas:

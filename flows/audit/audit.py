@@ -4,30 +4,47 @@ In: a `Subject`. Out: a `Report` with one finding a check. Stops at an error tha
 """
 
 import json
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server
+from apprentice.envs.defaults import debugging
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.audit import asking, exploits, isolation, robustness, seeds
+from apprentice.flows.audit import asking, exploits, isolation, near_misses, own_code, robustness, seeds
 from apprentice.flows.audit.connection import STOPS, health, latency, latency_ms, sessions, shut, wire
-from apprentice.flows.audit.subject import Finding, Opened, Subject, does_not_apply, failed
+from apprentice.flows.audit.play.faults import fault_of
+from apprentice.flows.audit.play.subject import (
+    BREAKS,
+    CORRECT,
+    TOOL,
+    Check,
+    Finding,
+    Opened,
+    Subject,
+    does_not_apply,
+    failed,
+)
 
-BLOCKING = (health, asking.tools, wire, seeds.repeat, seeds.ignored, exploits.in_range)
+BLOCKING = (health, own_code.declared, asking.tools, wire, seeds.repeat, seeds.ignored, exploits.in_range)
 """If one of these fails, no later check can be judged."""
 CHECKS = (
-    *(health, sessions, asking.tools, wire, seeds.repeat, seeds.ignored, exploits.in_range, latency),
+    *(health, sessions, own_code.declared, asking.tools, wire, own_code.traits),
+    *(seeds.repeat, seeds.ignored, exploits.in_range, latency),
+    own_code.script,
     *seeds.CHECKS,
     *asking.CHECKS,
     *exploits.CHECKS,
+    *near_misses.CHECKS,
     *isolation.CHECKS,
     *robustness.CHECKS,
+    own_code.played,
 )
 EXIT_CODES = {"error": 1, "warning": 3, "note": 0}
 """Of a command, by its worst finding; 2 is that of wrong arguments."""
@@ -71,8 +88,13 @@ def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = la
             except (Refused, BadReply) as refused:
                 finding = each.finding(does_not_apply(f"the episodes for it could not be played: {refused}"))
             except SessionLost as lost:
-                gone = failed(f"the server was lost: {lost}", "See its log and audit again.", severity="error")
-                finding = each._replace(effect=STOPS).finding(gone)
+                finding = _lost(each, subject, lost)
+            except Exception as error:  # of the code of the environment's author, or of the check itself
+                finding = _failure(each, subject, error)
+            if finding.status == "failed" and (
+                same := [other.check for other in findings if other.found == finding.found]
+            ):
+                finding = each.finding(does_not_apply(f"it ended where {same[0]} did"))
             findings.append(finding)
             if _ends(finding, subject):
                 blocked = does_not_apply(f"it cannot be judged where {each.name} failed")
@@ -82,6 +104,26 @@ def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = la
     finally:
         wait_for(shut(subject.sessions))
     return Report(findings, subject.granted, took, subject.seen.questions if subject.seen else ())
+
+
+def _lost(check: Check, subject: Subject, lost: SessionLost) -> Finding:
+    """Return the finding of a check during which the server was lost."""
+    fault = subject.fault_in_tried()
+    said = str(fault) if fault else f"the server was lost: {lost}"
+    remedy = TOOL if fault else "See its log and audit again."
+    return check._replace(effect=STOPS).finding(failed(said, remedy, severity="error"))
+
+
+def _failure(check: Check, subject: Subject, error: Exception) -> Finding:
+    """Return the finding of a check that raised an exception: where the author's code did, or that the check failed."""
+    if debugging():
+        traceback.print_exception(error)
+    if fault := fault_of(error, subject.files):
+        return check._replace(effect=BREAKS).finding(failed(str(fault), CORRECT, severity="error"))
+    said = f"this check could not be made ({one_line(f'{type(error).__name__}: {error}', 200)})"
+    remedy = "Run again with --debug for the traceback, and report it: it is a fault of the audit."
+    severity = "error" if check in BLOCKING else "warning"
+    return check._replace(effect="").finding(failed(said, remedy, severity=severity))
 
 
 def _ends(finding: Finding, subject: Subject) -> bool:

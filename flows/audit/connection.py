@@ -7,15 +7,17 @@ import asyncio
 from collections.abc import Sequence
 from statistics import median
 
-from apprentice.envs.catalog import known, part_of
+from apprentice.envs.catalog import game_of, known, part_of
 from apprentice.envs.wire.breaker import Space
 from apprentice.envs.wire.metadata import OLDER, metadata_of, why_foreign
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.audit.guesses import any_call
-from apprentice.flows.audit.subject import (
+from apprentice.flows.audit.play.faults import fault_of
+from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.subject import (
+    CORRECT,
     AuditReply,
     CheckResult,
     Needs,
@@ -84,12 +86,19 @@ def wire(subject: Subject) -> CheckResult:
     try:
         subject.seen = _play_a_few(subject)
     except Refused as refused:
+        if fault := subject.fault_in_tried():
+            return failed(str(fault), CORRECT)
         return _foreign(subject, f"it refuses a reset or a step: {refused}")
     except SessionLost as lost:
+        if fault := subject.fault_in_tried():
+            return failed(str(fault), CORRECT)
         if isinstance(lost.__cause__, BadReply):
             return _foreign(subject, f"its replies are not those of {name} ({lost})")
         return failed(f"the connection was lost: {lost}", "See the server's log and check again.")
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # a class that reads another one's replies
+        is_own = subject.elsewhere is not None or game_of(name) is not None  # not made for other servers
+        if is_own and (fault := fault_of(error, subject.files)):
+            return failed(str(fault), CORRECT)
         return _foreign(subject, f"its replies are not those of {name} ({type(error).__name__}: {error})")
     if not any(session.steps for session in subject.sessions):
         return failed("no step was played: the tool sent none", "Use other settings, or a recipe.")
@@ -101,10 +110,13 @@ def _play_a_few(subject: Subject) -> AuditReply:
 
     def move(episode: Episode) -> Call:
         try:
-            return subject.script(episode)
+            call = subject.script(episode)
         except ValueError:  # no script, or it does not know this question
             guessed.add(episode.seed)
-            return any_call(episode)
+            call = any_call(episode)
+        before = next((calls for seed, calls in reversed(subject.tried) if seed == episode.seed), ())
+        subject.tried.append((episode.seed, [*before, call]))
+        return call
 
     one, seeds = subject.players[0], subject.seeds
     played, rewarded = [], False

@@ -15,7 +15,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.connection import calls_itself, known_as
-from apprentice.flows.audit.subject import Extent, Finding, Needs, Subject
+from apprentice.flows.audit.play.subject import Extent, Finding, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.reporting.errors import Stop
 

@@ -8,8 +8,8 @@ import json
 from apprentice.envs.wire.passing import leaves
 from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.flows.audit.exploits import constant_calls
-from apprentice.flows.audit.guesses import any_call
-from apprentice.flows.audit.subject import (
+from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.subject import (
     AuditedEpisode,
     CheckResult,
     Evidence,

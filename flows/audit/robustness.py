@@ -15,7 +15,7 @@ from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.connection import each_opened, shut
-from apprentice.flows.audit.subject import (
+from apprentice.flows.audit.play.subject import (
     CheckResult,
     Evidence,
     Recorded,
@@ -70,9 +70,13 @@ def arguments(subject: Subject) -> CheckResult:
                 episode = Episode(environment, seed)
                 take(episode, *calls)
             except SessionLost as lost:
-                return failed("a call is never answered", remedy, Evidence(seed, calls, str(lost)))
+                fault = subject.fault_in(seed, calls)
+                said = f"a call is never answered{f': {fault}' if fault else ''}"
+                return failed(said, remedy, Evidence(seed, calls, str(lost)))
         if episode.broken:
-            return failed("a call crashes the environment", remedy, Evidence(seed, calls, episode.broken))
+            fault = subject.fault_in(seed, calls)
+            said = f"a call crashes the environment{f': {fault}' if fault else ''}"
+            return failed(said, remedy, Evidence(seed, calls, episode.broken))
         count += 1
         if monotonic() > until:
             break

@@ -13,7 +13,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.wire.passing import NAMES, difference, leaves, masked
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
-from apprentice.flows.audit.subject import (
+from apprentice.flows.audit.play.subject import (
     CheckResult,
     Evidence,
     Opened,

@@ -20,7 +20,6 @@ from apprentice.flows.cli.common import (
 )
 from apprentice.flows.cli.data import export_rollouts, import_rows, view
 from apprentice.flows.cli.environments import env_app
-from apprentice.flows.cli.follow import check_follow, follow_and_show
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready
 
@@ -76,11 +75,11 @@ def run(
     Finished stages are cache hits in the store; an interrupted collection resumes from its last finished episode.
     """
     with exit_with_message():
-        check_follow(follow, minutes, usd, on)
+        _check_follow(follow, minutes, usd, on)
         if on is not None:
             _schedule(on, recipe, set_)
         elif follow:
-            follow_and_show(recipe, set_, runs, follow, minutes, usd)
+            _follow_and_show(recipe, set_, runs, follow, minutes, usd)
         else:
             _run_and_show(recipe, set_, runs, verbose)
 
@@ -133,6 +132,48 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     style = "green" if report["ending"]["state"] == "promoted" else "yellow"
     say(closing_lines(report), style)
     print(folder)
+
+
+def _check_follow(follow: int, minutes: float | None, usd: float | None, on: str | None) -> None:
+    """Raise Stop for options that do not go together."""
+    from apprentice.tasks.reporting.errors import Stop
+
+    if not follow and (minutes is not None or usd is not None):
+        raise Stop("--minutes and --usd bound a chain of runs.", "Add --follow N.")
+    if follow and on is not None:
+        raise Stop("--follow runs on this machine, and --on schedules one run.", "Leave one of them out.")
+
+
+def _follow_and_show(
+    recipe: Path, overrides: list[str] | None, runs: Path, times: int, minutes: float | None, usd: float | None
+) -> None:
+    """Run a recipe and follow its advice; print the last report's closing lines, and the best run's folder last."""
+    chosen = prepared(recipe, overrides, runs_flow=True)
+    from apprentice.flows.runtime.prefect_server import start_prefect_server
+    from apprentice.flows.runtime.servers import check_runs
+
+    check_runs(runs)
+    with no_collection():
+        from apprentice.flows.follow import Budget, as_sentence, best_of, follow
+        from apprentice.flows.pages.report_page import closing_lines
+        from apprentice.flows.recipe.loading import with_overrides
+        from apprentice.flows.retrain import retrain
+        from apprentice.tasks.reporting.announce import say, table
+    start_prefect_server()
+    budget = Budget(times, minutes, usd)
+    chain = follow(chosen, lambda each: retrain(recipe=each, runs=runs), with_overrides, budget)
+    first, best = chain[0], best_of(chain)
+    say(closing_lines(best.report), "green" if best.reached else "yellow")
+    table("followed", "Runs that followed the advice", [each.row() for each in chain])
+    if best is not first:
+        from apprentice.flows.compare_models import compare_models
+        from apprentice.tasks.settings.spec import Window
+
+        asked = best.recipe.evaluate
+        fresh = Window(start=best.recipe.long_run_window().start, size=2 * asked.questions)
+        found = compare_models(best.recipe, [first.model, best.model], asked, fresh, None)
+        say(as_sentence(first, best, asked.questions, found))
+    print(best.folder)
 
 
 @app.command()

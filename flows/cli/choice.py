@@ -32,7 +32,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
-from apprentice.flows.audit.subject import Needs, Subject
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.recipe.loading import RECIPES, explain, load_recipe, override_field, read_file, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, environment_server

@@ -1,6 +1,9 @@
 """`apprentice env list | serve NAME | check URL | audit NAME | play NAME`: the environments and their servers."""
 
 import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,26 +85,18 @@ def _audited(
         from apprentice.flows.cli.choice import chosen_for, reachable, sessions_for
 
         sessions = sessions_for(recipe, set_, quick)
-        with reachable(place, sessions) as (served, name):
+        with wrong_code(place, json_), reachable(place, sessions) as (served, name):
             subject = chosen_for(served, environment or name, recipe, set_, sessions, served_here=name is not None)
             with Console(stderr=True).status("audit") as shown:
                 report = look(subject, quick, shown.update)
-        rows = [each for each in report.findings if not quick or each.status != "does not apply"]
-        _table([{"check": each.check, "is": _is(each), "found": each.found, "do": each.remedy} for each in rows])
-        for each in report.findings:
-            if each.status == "failed" and (each.evidence or each.effect):
-                print("\n".join([f"\n{each.check}: {each.effect}", *(f"  {shown}" for shown in each.evidence)]))
-        print(verdict(subject.server, subject.spec, report))
+        print_findings(each for each in report.findings if not quick or each.status != "does not apply")
+        print_sentence(verdict(subject.server, subject.spec, report))
         if name is None and recipe is None and not report.wrong:
             print(f"A recipe for it: apprentice env adopt {place}")
         if json_:
             print(json.dumps(as_json(subject, report), ensure_ascii=False))
         if report.exit_code:
             raise typer.Exit(report.exit_code)
-
-
-def _is(finding: Any) -> str:
-    return finding.severity if finding.status == "failed" else finding.status
 
 
 @env_app.command()
@@ -157,6 +152,91 @@ def play(
                 play_it(environment, any_seed() if seed is None else seed)
             except EOFError:
                 print("\nThe episode was abandoned.")
+
+
+NARROW = 76
+"""Columns below which a finding stands under its check, not beside it."""
+
+
+def print_findings(findings: Iterable[Any]) -> None:
+    """Print a row for each finding, then the evidence of those that failed."""
+    findings = list(findings)
+    console = Console(highlight=False, markup=False, soft_wrap=False)
+    if console.width < NARROW:
+        for each in findings:
+            _print(f"{each.check}  {_is(each)}")
+            for line in _found(each):
+                _print(line, indent=2)
+    else:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for name in ("check", "is"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("found", overflow="fold")
+        for each in findings:
+            table.add_row(each.check, _is(each), "\n".join(_found(each)))
+        with console.capture() as shown:
+            console.print(table)
+        for line in shown.get().splitlines():
+            print(line.rstrip())
+    for each in findings:
+        if each.status == "failed" and (each.evidence or each.effect):
+            print()
+            _print(f"{each.check}: {each.effect}")
+            for shown in each.evidence:
+                _print(str(shown), indent=2)
+
+
+def print_sentence(text: str) -> None:
+    """Print a sentence, wrapped to the terminal's width."""
+    _print(text)
+
+
+@contextmanager
+def wrong_code(given: str, json_: bool) -> Iterator[None]:
+    """Print what is wrong in the code of an environment that cannot be imported, described or served; exit with 1.
+
+    Args:
+        given: Its name, or the path of its file or folder.
+    Raises Stop where the code is not at fault.
+    """
+    from apprentice.envs.serving.process import ServerFailed
+    from apprentice.flows.audit.own_code import code_finding
+    from apprentice.tasks.reporting.errors import Stop
+
+    try:
+        yield
+    except (Stop, typer.Exit):
+        raise
+    except Exception as error:
+        if finding := code_finding(given, error):
+            print_findings([finding])
+            print_sentence(f"{given} cannot be audited: {finding.check}.")
+            if json_:
+                print(json.dumps({"ok": False, "environment": given, "findings": [finding.as_json()]}))
+            raise typer.Exit(1) from error
+        if isinstance(error, ServerFailed):
+            remedy = f"See its log: apprentice env serve {given} --debug"
+            raise Stop(f"The environment's server failed: {error}.", remedy) from error
+        raise
+
+
+def _is(finding: Any) -> str:
+    return finding.severity if finding.status == "failed" else finding.status
+
+
+def _found(finding: Any) -> Iterator[str]:
+    yield finding.found
+    if finding.remedy:
+        yield f"→ {finding.remedy}"
+
+
+def _print(text: str, indent: int = 0) -> None:
+    """Print a text between its indent and the right edge; only a word that is longer than a line is cut."""
+    width, before = Console().width, " " * indent
+    for line in textwrap.wrap(
+        *(text, width), initial_indent=before, subsequent_indent=f"{before}  ", break_on_hyphens=False
+    ):
+        print(line)
 
 
 def _table(rows: list[dict[str, Any]]) -> None:

@@ -95,7 +95,7 @@ def show(recipe: RECIPE, set_: SET = None) -> None:
         if current is None:
             print("There is no champion yet: no model has passed the gate.")
             return
-        from apprentice.tasks.analysis.ending import as_markdown, read_decision
+        from apprentice.tasks.advice.ending import as_markdown, read_decision
         from apprentice.tasks.reporting.announce import say
 
         folder = store.fetch(current)

@@ -21,6 +21,7 @@ from apprentice.flows.pages.html import (
     templates,
 )
 from apprentice.flows.pages.run_graph import placed, run_graph
+from apprentice.tasks.advice.ending import as_markdown, tries_of, unclean
 from apprentice.tasks.analysis.comparison import (
     Interval,
     comparison_rows,
@@ -32,7 +33,6 @@ from apprentice.tasks.analysis.comparison import (
 )
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.ending import as_markdown, tries_of, unclean
 from apprentice.tasks.analysis.kinds import text_of_turns
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.engine.stage import Drawn

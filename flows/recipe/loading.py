@@ -325,22 +325,6 @@ def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     given = recipe.as_parameters()
     for override in overrides:
         override_field(given, override)
-    return _changed(recipe, given, overrides)
-
-
-def with_changes(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with other values at these paths. Raises Stop."""
-    given = recipe.as_parameters()
-    for path, value in changes.items():
-        *parents, last = path.split(".")
-        section = given
-        for name in parents:
-            section = section[name]
-        section[last] = value
-    return _changed(recipe, given, [f"{path}={value}" for path, value in changes.items()])
-
-
-def _changed(recipe: Recipe, given: dict[str, Any], overrides: Sequence[str]) -> Recipe:
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:

@@ -19,13 +19,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from apprentice.tasks.analysis.comparison import answers_of, evaluated_interval, level_of, percent, worth
-from apprentice.tasks.analysis.ending import read_decision
 from apprentice.tasks.artifacts.hub_client import is_away
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, KeptRollouts, Questions, Release
 from apprentice.tasks.episodes.record import DATASET, read_episodes, read_rows
+from apprentice.tasks.judgement.contents import read_decision
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

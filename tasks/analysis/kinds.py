@@ -17,7 +17,6 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
-from apprentice.tasks.analysis.behaviour import broke_off_after
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.episodes.episode import last_text, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, ends_in_text, same_text
@@ -47,7 +46,7 @@ def outcome_of(record: EvaluatedEpisode) -> str:
         return RIGHT
     if record.broken:
         return BROKE
-    if after := broke_off_after(record):
+    if after := record.broke_off_after:
         return f"broke off after {after}"
     if record.causes and len(record.causes) >= record.turns:
         return record.causes[0]

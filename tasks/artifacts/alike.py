@@ -23,7 +23,7 @@ def newest_first(store: LocalStore, kind: type[A], tags: dict[str, str]) -> list
         except Stop:
             continue
         found[revision] = artifact_of(kind, store.repository(kind), revision, record), record
-    return sorted(found.values(), key=lambda each: each[1].provenance.made_at, reverse=True)
+    return sorted(found.values(), key=lambda each: (each[1].provenance.made_at, each[0].key), reverse=True)
 
 
 def made_alike(

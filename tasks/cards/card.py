@@ -17,9 +17,9 @@ from jinja2 import Environment, FileSystemLoader
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.advice.ending import as_markdown, ending, read_decision, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
-from apprentice.tasks.analysis.ending import as_markdown, ending, read_decision, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository

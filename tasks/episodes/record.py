@@ -135,6 +135,15 @@ class EvaluatedEpisode(BaseModel):
     """Tokens that the model wrote, of all turns; 0 where they are not known."""
 
     @property
+    def broke_off_after(self) -> str:
+        """The tool of the last call of an episode that the model ended by a turn without one; empty for others."""
+        turns = [message for message in self.messages if message["role"] == "assistant"]
+        if not self.unfinished or not turns or turns[-1].get("tool_calls"):
+            return ""
+        called = [call["function"]["name"] for message in turns for call in message.get("tool_calls") or []]
+        return called[-1] if called else ""
+
+    @property
     def last_text(self) -> str:
         """The text that ended it, where the environment scored one; else empty."""
         return self.messages[-1]["content"] if self.valid and ends_in_text(self.messages) else ""

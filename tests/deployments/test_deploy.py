@@ -93,7 +93,8 @@ def test_a_recipe_on_a_space_runs_on_its_new_revisions_until_a_person_pauses_tha
 )
 def test_a_schedule_of_runs_in_which_nothing_changes_is_told(mine: Path, changes: dict, rounds: Any, says: bool):
     mine.write_text(yaml.safe_dump(yaml.safe_load(mine.read_text()) | changes))
-    note = steps.on_a_schedule(load_recipe(mine, []), rounds)
+    recipe = load_recipe(mine, [])
+    note = steps.on_a_schedule(recipe.name, recipe.server.space, rounds)
     assert ("ends as Cached" in note and "--rounds 1" in note) == says
     assert bool(note) == says
 

@@ -18,7 +18,7 @@ from apprentice.envs.serving.command import command_server
 from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
-from apprentice.flows.audit.subject import Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop

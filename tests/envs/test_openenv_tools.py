@@ -12,7 +12,7 @@ from apprentice.envs.openenv.tools import ListedTool, tool_of, tools_of_action
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
-from apprentice.flows.audit.subject import Needs, Subject
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, with_discovered_settings
 from apprentice.tasks.episodes.episode import Episode

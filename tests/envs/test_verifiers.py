@@ -14,7 +14,7 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.audit import audit
-from apprentice.flows.audit.subject import Needs, Subject
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop

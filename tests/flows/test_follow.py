@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from apprentice.flows.cli.follow import check_follow
+from apprentice.flows.cli.app import app
 from apprentice.flows.finished_runs import FinishedRun
 from apprentice.flows.follow import FOLLOWS, Budget, as_sentence, best_of, follow
-from apprentice.flows.recipe.loading import load_recipe, with_changes
+from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
-from tests.tasks.analysis.test_ending import decided, judged
+from tests.tasks.advice.test_ending import decided, judged
 
 EPOCHS = {"field": "sft.epochs", "value": "8 (2 now)", "why": "Still learning.", "changes": {"sft.epochs": 8.0}}
 ROWS = {"field": "windows.collect.size", "value": "240 (60 now)", "why": "By heart."}
@@ -60,7 +60,7 @@ def runs(tmp_path: Path) -> Callable[..., ToyRuns]:
 
 def test_advice_is_followed_until_the_floor_is_reached(toy: Recipe, runs: Any):
     run = runs(lambda recipe: 0.7 if recipe.sft and recipe.sft.epochs == 8 else 0.1, EPOCHS, ROWS)
-    chain = follow(toy, run, Budget(5))
+    chain = follow(toy, run, with_overrides, Budget(5))
     assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)"]
     assert chain[-1].reached
     assert json.loads((chain[-1].folder / FOLLOWS).read_text()) == {"after": "toy-1", "change": "sft.epochs: 8 (2 now)"}
@@ -68,7 +68,7 @@ def test_advice_is_followed_until_the_floor_is_reached(toy: Recipe, runs: Any):
 
 
 def test_a_run_that_needs_no_advice_is_the_whole_chain(toy: Recipe, runs: Any):
-    assert len(follow(toy, runs(lambda _: 0.9, EPOCHS), Budget(5))) == 1
+    assert len(follow(toy, runs(lambda _: 0.9, EPOCHS), with_overrides, Budget(5))) == 1
 
 
 def test_each_field_is_changed_once_and_the_best_run_goes_on(
@@ -76,7 +76,7 @@ def test_each_field_is_changed_once_and_the_best_run_goes_on(
 ):
     run = runs(lambda recipe: 0.05 if recipe.sft and recipe.sft.epochs == 8 else 0.2, EPOCHS, ROWS)
     with announce.console.capture() as said:
-        chain = follow(toy, run, Budget(5))
+        chain = follow(toy, run, with_overrides, Budget(5))
     assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)", "windows.collect.size: 240 (60 now)"]
     last = run.recipes[-1]
     assert (last.sft.epochs, last.windows.collect.size) == (2.0, 240), "the change that made it worse is not kept"
@@ -100,41 +100,45 @@ def test_a_chain_says_why_it_ends(
     toy: Recipe, runs: Any, advised: list, budget: Budget, usd: float, length: int, why: str
 ):
     with announce.console.capture() as said:
-        chain = follow(toy, runs(lambda _: 0.1, *advised, usd=usd), budget)
+        chain = follow(toy, runs(lambda _: 0.1, *advised, usd=usd), with_overrides, budget)
     assert len(chain) == length
     assert f"No further run: {why}" in " ".join(said.get().split())
 
 
 def test_advice_that_the_recipe_does_not_take_is_passed_over(toy: Recipe, runs: Any):
-    chain = follow(toy, runs(lambda _: 0.1, BROKEN, EPOCHS), Budget(1))
+    chain = follow(toy, runs(lambda _: 0.1, BROKEN, EPOCHS), with_overrides, Budget(1))
     assert chain[-1].change == "sft.epochs: 8 (2 now)"
 
 
-def test_changes_replace_whole_sections_as_well(toy: Recipe):
-    changed = with_changes(toy, {"student": {"model": ".", "chat_template": "qwen2_5"}, "sft.epochs": 4})
-    assert (changed.student.model, changed.student.build) == (".", None)
-    with pytest.raises(Stop, match="num_generations"):
-        with_changes(toy, {"grpo.batch_size": 7})
+def test_a_change_of_a_whole_section_is_followed_as_well(toy: Recipe, runs: Any):
+    student = {"model": ".", "chat_template": "qwen2_5"}
+    advice = {"field": "student", "value": "…", "why": "", "changes": {"student": student, "sft.epochs": 4}}
+    run = runs(lambda _: 0.1, advice)
+    follow(toy, run, with_overrides, Budget(1))
+    assert (run.recipes[1].student.model, run.recipes[1].student.build) == (".", None)
+    assert run.recipes[1].sft.epochs == 4.0
 
 
 @pytest.mark.parametrize(
     ("ci", "verb"), [((0.1, 0.3), "is better than"), ((-0.3, -0.1), "is worse than"), ((-0.1, 0.1), "cannot be told")]
 )
 def test_the_best_run_is_compared_on_fresh_questions(toy: Recipe, runs: Any, ci: tuple, verb: str):
-    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), Budget(1))
-    said = as_sentence(chain[0], chain[1], {"comparisons": [{"delta": sum(ci) / 2, "ci": ci}]})
+    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, Budget(1))
+    said = as_sentence(chain[0], chain[1], 40, {"comparisons": [{"delta": sum(ci) / 2, "ci": ci}]})
     assert said.startswith(f"On 40 questions that no choice saw, toy-2 {verb}")
 
 
-def test_bounds_without_a_chain_are_refused():
-    with pytest.raises(Stop, match="Add --follow N"):
-        check_follow(0, 5.0, None, None)
-    with pytest.raises(Stop, match="Leave one of them out"):
-        check_follow(2, None, None, "a100")
-    check_follow(2, 5.0, 1.0, None)
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [(["--minutes", "5"], "Add --follow N"), (["--follow", "2", "--on", "a100"], "Leave one of them out")],
+)
+def test_options_that_do_not_go_together_are_refused(options: list[str], remedy: str):
+    ended = CliRunner().invoke(app, ["run", "toy", *options], env={"COLUMNS": "200"})
+    assert ended.exit_code == 1
+    assert remedy in ended.output
 
 
 def test_the_list_of_runs_shows_what_each_one_followed(toy: Recipe, runs: Any):
-    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), Budget(1))
+    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, Budget(1))
     shown = [FinishedRun(each.folder, {}, {}, each.verdict, None).follows for each in chain]  # type: ignore[arg-type]
     assert shown == ["", "toy-1, sft.epochs: 8 (2 now)"]

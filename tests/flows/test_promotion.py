@@ -11,7 +11,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.analysis.ending import read_decision
+from apprentice.tasks.advice.ending import read_decision
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Decision

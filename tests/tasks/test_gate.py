@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.advice.ending import as_markdown, read_decision
 from apprentice.tasks.analysis.comparison import level_of
-from apprentice.tasks.analysis.ending import as_markdown, read_decision
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode

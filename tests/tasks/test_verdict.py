@@ -8,8 +8,8 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
+from apprentice.tasks.advice.ending import paid, read_verdict, unclean
 from apprentice.tasks.analysis.comparison import compare, compare_all, per_question, with_intervals
-from apprentice.tasks.analysis.ending import paid, read_verdict, unclean
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt

@@ -12,7 +12,7 @@ from apprentice.flows.pages.report_page import _cost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.view import _rollouts
-from apprentice.tasks.analysis.ending import floor_of, read_decision, read_verdict
+from apprentice.tasks.advice.ending import floor_of, read_decision, read_verdict
 from apprentice.tasks.analysis.history import _bought, _players
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore

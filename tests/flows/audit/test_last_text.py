@@ -10,7 +10,7 @@ from apprentice.envs.game import Game
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit import asking, exploits
 from apprentice.flows.audit.connection import sessions, shut, wire
-from apprentice.flows.audit.subject import Check, CheckResult, Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import Check, CheckResult, Extent, Needs, Subject
 from tests.served_desk import FILE, ServedDesk, served_desk
 
 

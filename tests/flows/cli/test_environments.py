@@ -26,7 +26,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.connection import known_as
-from apprentice.flows.audit.subject import Needs
+from apprentice.flows.audit.play.subject import Needs
 from apprentice.flows.cli.app import app
 from apprentice.flows.cli.choice import IMAGE, sessions_for
 from apprentice.flows.cli.play_by_hand import play
@@ -146,7 +146,8 @@ def test_a_server_with_all_that_a_recipe_needs_passes(echo: str, echo_recipe: Pa
     report = said.json_line()
     assert report["ok"]
     assert report["needed"] == {"train": 4, "evaluate": 3, "collect": 2}
-    quick = ("health", "sessions", "schema.tools", "wire", "seeds.repeat", "seeds.ignored", "reward.range", "latency")
+    quick = ("health", "sessions", "code.class", "schema.tools", "wire", "code.traits", "seeds.repeat")
+    quick += ("seeds.ignored", "reward.range", "latency")
     assert {each["check"]: each["status"] for each in report["findings"]} == dict.fromkeys(quick, "passed")
     assert min(report["latency_ms"]["reset"], report["latency_ms"]["step"]) > 0
     assert said.text.splitlines()[-2] == f"{echo} works for echo."

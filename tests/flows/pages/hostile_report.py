@@ -8,8 +8,8 @@ from apprentice.flows.boxes import BOXES
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
 from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import as_report_page, as_title
+from apprentice.tasks.advice.ending import ending
 from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
-from apprentice.tasks.analysis.ending import ending
 from apprentice.tasks.analysis.kinds import (
     QUESTIONS,
     RATE,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from apprentice.tasks.advice.learning import learned_nothing
 from apprentice.tasks.analysis.diagnose import read_curves, settled
 from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
-from apprentice.tasks.analysis.learning import learned_nothing
 
 
 def log(rewards: list[float], dead: float = 0.3) -> list[dict]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.ending import ending
+from apprentice.tasks.advice.ending import ending
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.gate import gate

@@ -35,6 +35,8 @@ class Environment(ToolEnvironment):
         Args:
             text: The text, backward.
         """
+        if self.settings.fault == "client" and text == "0":
+            return {"1": "one"}[text]
         reply = self.session.step({"text": str(text)})
         self.reward, self.done = reply.score, reply.done
         self.correct = reply.find(str, "correct")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.attempts import Attempt, changed_field, in_vain
+from apprentice.tasks.advice.attempts import Attempt, changed_field, in_vain
 
 RECIPE: dict[str, Any] = {
     "seed": 0,

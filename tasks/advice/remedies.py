@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-Recipe = Mapping[str, Any]
+Recorded = Mapping[str, Any]
+"""A recipe, as a run records it; empty where it is not known."""
 HERE = Path("build/smollm2/model")
 """Where `make run NAME=real` puts the same model."""
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -36,7 +37,7 @@ class Remedy:
         return {} if self.to is None else {self.name: self.to} | self.also
 
 
-def value_of(recipe: Recipe, name: str) -> Any:
+def value_of(recipe: Recorded, name: str) -> Any:
     """The recipe's value at a dotted path; None where it has none."""
     value: Any = recipe
     for part in name.split("."):
@@ -44,30 +45,30 @@ def value_of(recipe: Recipe, name: str) -> Any:
     return value
 
 
-def builds(recipe: Recipe) -> bool:
+def builds(recipe: Recorded) -> bool:
     """Whether the student is built here."""
     return bool(value_of(recipe, "student.build"))
 
 
-def more_rows(recipe: Recipe) -> Remedy:
+def more_rows(recipe: Recorded) -> Remedy:
     """Four times as many questions of the collection."""
     return more(recipe, "windows.collect.size", MUCH, "as many more episodes of the teacher")
 
 
-def larger_student(recipe: Recipe) -> Remedy:
+def larger_student(recipe: Recorded) -> Remedy:
     """Four times the width, in all that is wide."""
     larger = more(recipe, "student.build.hidden_size", MUCH, "about 16 times the compute of so small a model")
     inner = value_of(recipe, "student.build.intermediate_size")
     return replace(larger, also={"student.build.intermediate_size": inner * MUCH}) if inner else larger
 
 
-def exactly(recipe: Recipe) -> Remedy:
+def exactly(recipe: Recorded) -> Remedy:
     """Whole successes alone count."""
     now = value_of(recipe, "grpo.reward")
     return Remedy("grpo.reward", "exact" + (f" ({now} now)" if now else ""), "exact", "nothing")
 
 
-def more(recipe: Recipe, name: str, factor: int, costs: str = "") -> Remedy:
+def more(recipe: Recorded, name: str, factor: int, costs: str = "") -> Remedy:
     now = value_of(recipe, name)
     costs = costs or f"{factor} times the time of {name.partition('.')[0]}"
     if not isinstance(now, int | float):
@@ -75,7 +76,7 @@ def more(recipe: Recipe, name: str, factor: int, costs: str = "") -> Remedy:
     return Remedy(name, f"{now * factor:g} ({now:g} now)", now * factor, costs)
 
 
-def fewer(recipe: Recipe, name: str) -> Remedy:
+def fewer(recipe: Recorded, name: str) -> Remedy:
     now = value_of(recipe, name)
     if not isinstance(now, int | float):
         return Remedy(name, "half", None, "nothing")
@@ -83,7 +84,7 @@ def fewer(recipe: Recipe, name: str) -> Remedy:
     return Remedy(name, f"{half:g} ({now:g} now)", half, "nothing")
 
 
-def gentler(recipe: Recipe, name: str) -> Remedy:
+def gentler(recipe: Recorded, name: str) -> Remedy:
     now = value_of(recipe, name)
     if not isinstance(now, int | float):
         return Remedy(name, "a third", None, "nothing")
@@ -91,7 +92,7 @@ def gentler(recipe: Recipe, name: str) -> Remedy:
     return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
 
 
-def faster(recipe: Recipe, name: str) -> Remedy:
+def faster(recipe: Recorded, name: str) -> Remedy:
     now = value_of(recipe, name)
     if not isinstance(now, int | float):
         return Remedy(name, f"{FASTER} times as much", None, "nothing")
@@ -99,7 +100,7 @@ def faster(recipe: Recipe, name: str) -> Remedy:
     return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
 
 
-def larger_groups(recipe: Recipe) -> Remedy:
+def larger_groups(recipe: Recorded) -> Remedy:
     """Twice the group, in steps of as many questions where a step of now does not hold whole groups."""
     larger, batch = (
         more(recipe, "grpo.num_generations", FACTOR, "fewer questions a step"),
@@ -110,12 +111,12 @@ def larger_groups(recipe: Recipe) -> Remedy:
     return replace(larger, also={"grpo.batch_size": batch * FACTOR}, costs="larger steps")
 
 
-def pretrained(recipe: Recipe) -> Remedy:
+def pretrained(recipe: Recorded) -> Remedy:
     """A small pretrained model, with the settings of `deployments/recipes/smollm2.yaml` that its size needs."""
     found = {"model": str(HERE)} if HERE.is_dir() else {"model": PRETRAINED, "revision": "main"}
     student = {**found, "chat_template": "qwen2_5"}
     also: dict[str, Any] = {"precision": "auto", "sft.epochs": 4, "sft.learning_rate": 1e-4}
-    if value_of(recipe, "grpo"):
+    if value_of(recipe, "grpo.max_steps"):
         also |= {
             "grpo.learning_rate": 4e-5,
             "grpo.max_steps": min(value_of(recipe, "grpo.max_steps") or 30, 30),
@@ -125,7 +126,7 @@ def pretrained(recipe: Recipe) -> Remedy:
     return Remedy("student", f"{{{value}}}", student, "minutes in place of seconds, and 270 MB", also)
 
 
-def more_questions(recipe: Recipe, questions: int) -> Remedy:
+def more_questions(recipe: Recorded, questions: int) -> Remedy:
     """As many questions of the evaluation, in a window that holds them."""
     size = value_of(recipe, "windows.evaluate.size")
     window = {"windows.evaluate.size": questions} if size and size < questions else {}

@@ -113,12 +113,12 @@ def behaviour(
     played = [record for record in records if not record.broken]
     share = _Share(len(played))
     broke, cut = (
-        [each for each in played if broke_off_after(each)],
+        [each for each in played if each.broke_off_after],
         [each for each in played if _cut(each, max_new_tokens)],
     )
     broke = [each for each in broke if each not in cut]
-    after = _most(map(broke_off_after, broke))
-    wrong = [each for each in played if not each.is_right and not broke_off_after(each) and _calls(each)]
+    after = _most(each.broke_off_after for each in broke)
+    wrong = [each for each in played if not each.is_right and not each.broke_off_after and _calls(each)]
     invented = [found for each in played if (found := _invented(each, habits))]
     calls = Counter(_as_text(_calls(each)[-1]) for each in played if _calls(each))
     constant, times = calls.most_common(1)[0] if calls else ("", 0)
@@ -137,15 +137,6 @@ def behaviour(
         paid_for_stopping=_mean_reward(broke),
         paid_for_wrong=_mean_reward(wrong),
     )
-
-
-def broke_off_after(record: EvaluatedEpisode) -> str:
-    """The tool of the last call of an episode that the model ended by a turn without a call; empty for others."""
-    turns = [message for message in record.messages if message["role"] == "assistant"]
-    if not record.unfinished or not turns or turns[-1].get("tool_calls"):
-        return ""
-    calls = _calls(record)
-    return calls[-1][0] if calls else ""
 
 
 def calls_of(messages: Iterable[Message]) -> list[tuple[Call, str]]:

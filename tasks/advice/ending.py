@@ -7,10 +7,10 @@ figures that the verdict and the decision hold; the held-out questions decide, t
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from apprentice.tasks.analysis.behaviour import Behaviour, nothing_known
-from apprentice.tasks.analysis.causes import Evidence, Finding, causes
+from apprentice.tasks.advice.behaviour import Behaviour, nothing_known
+from apprentice.tasks.advice.causes import Evidence, Finding, causes
+from apprentice.tasks.advice.remedies import Remedy, gentler
 from apprentice.tasks.analysis.comparison import named
-from apprentice.tasks.analysis.remedies import Remedy, gentler
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.judgement.contents import (
     Comparison,

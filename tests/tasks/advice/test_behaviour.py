@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.behaviour import Habits, behaviour, broke_off_after, calls_of, habits_of, stands_in
+from apprentice.tasks.advice.behaviour import Habits, behaviour, calls_of, habits_of, stands_in
 from apprentice.tasks.analysis.kinds import outcome_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from tests.tasks.evaluations import episode
@@ -73,7 +73,7 @@ CUT = played(FOUND, '<tool_call>{"name": "list", "argum', reward=0.1, unfinished
 INVENTED = played(FOUND, LISTED, ("refund", {"order": "777"}), reward=0.0)
 OTHER_ORDER = played(FOUND, LISTED, ("refund", {"order": "902"}), reward=0.1)
 UNKNOWN = played(("grab", {}), FOUND, LISTED, REFUNDED, reward=0.3, causes=["unknown tool"])
-REFUSED = played("I cannot refund it.", reward=1.0, unfinished=False, last_text="I cannot refund it.")
+REFUSED = played("I cannot refund it.", reward=1.0, unfinished=False)
 EPISODES = {
     "a text that the environment scores": (REFUSED, {"right"}, "right"),
     "right": (RIGHT, {"right"}, "right"),
@@ -114,7 +114,7 @@ def test_episodes_that_the_environment_broke_show_nothing_of_the_model(habits: H
 
 def test_an_episode_that_the_environment_ended_did_not_break_off():
     ended = played(FOUND, "Bye.", reward=0.0, unfinished=False)
-    assert broke_off_after(ended) == ""
+    assert ended.broke_off_after == ""
 
 
 @pytest.mark.parametrize(

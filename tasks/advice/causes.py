@@ -10,13 +10,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from apprentice.tasks.analysis.behaviour import Behaviour, Habits
-from apprentice.tasks.analysis.comparison import named
-from apprentice.tasks.analysis.learning import Learning
-from apprentice.tasks.analysis.remedies import (
+from apprentice.tasks.advice.behaviour import Behaviour, Habits
+from apprentice.tasks.advice.learning import Learning
+from apprentice.tasks.advice.remedies import (
     FACTOR,
     MUCH,
-    Recipe,
+    Recorded,
     Remedy,
     builds,
     exactly,
@@ -32,6 +31,7 @@ from apprentice.tasks.analysis.remedies import (
     pretrained,
     value_of,
 )
+from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.judgement.contents import Diagnosis
 from apprentice.tasks.reporting.safe_text import code
 
@@ -101,7 +101,7 @@ class Finding(NamedTuple):
 class Evidence(NamedTuple):
     """What a run knows of its course. Rates are shares."""
 
-    recipe: Recipe
+    recipe: Recorded
     """As a run records it; {} where it is not known."""
     training: str
     """The section of the last training."""
@@ -349,8 +349,11 @@ def _too_hard(found: Evidence) -> Finding | None:
         f"After SFT the model is right on {found.supervised.right:.1%} of the questions, so nearly all groups of GRPO "
         "were wrong as a whole."
     )
-    learns = value_of(found.recipe, "sft") is not None
-    remedy = more_rows(found.recipe) if learns else person("environment.settings", "an easier level")
+    remedy = (
+        more_rows(found.recipe)
+        if value_of(found.recipe, "sft.epochs")
+        else person("environment.settings", "an easier level")
+    )
     return Finding(Cause.TOO_HARD, evidence, remedy)
 
 

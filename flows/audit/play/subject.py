@@ -4,26 +4,28 @@ In: a server, an environment, seeds. Out: played episodes, and `Finding`, one fo
 """
 
 import asyncio
+import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import tenacity
-
-from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.game import SAY
 from apprentice.envs.player import Player
-from apprentice.envs.wire.reply import BadReply, Reply, one_line
+from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import ActionRefused, Refused, Session, SessionLost
+from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import spawn, wait_for
-from apprentice.flows.audit.guesses import any_call
+from apprentice.flows.audit.play.faults import Fault, ScriptFault, fault_in_server, files_of, scripted_call
+from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.recorded import Recorded as Recorded
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.episodes.episode import Call, Episode
 
@@ -37,8 +39,22 @@ Opened = Callable[[], AbstractContextManager[EnvironmentServer]]
 """Starts a server that stops with the block."""
 
 
+BREAKS = "The environment's own code fails, and with it the stage of a run that calls it."
+CORRECT = "Correct it there."
+TOOL = "Correct it there. A ValueError that a tool raises is told to the model; nothing else may leave a method."
+FIRST = 8
+"""Questions on which every strategy is tried; those that earn something are tried on all."""
+SEVERAL = 4
+"""Questions on which a wrong answer must earn: on one or two it is partial credit, or luck."""
+SURE = 1.645
+"""Standard errors by which a strategy must earn more: one in twenty would by chance."""
+NO_SCRIPT = "no script plays it, so the right answer is not known"
 FEWEST = 3
 """Questions that a check plays, however long they take."""
+
+
+TRIED = 50
+"""Episodes in which a lost server's fault is looked for."""
 
 
 class Evidence(NamedTuple):
@@ -158,63 +174,6 @@ class Extent(NamedTuple):
     """Of a check that plays many episodes: it plays as many as it can begin."""
 
 
-class Recorded(Session):
-    """A session that records its replies since the last reset, and how long its messages took.
-
-    Attributes:
-        resets, steps: Seconds of each round trip.
-        replies: The replies of the running episode; the reset's is the first.
-        refused: How many actions the server has refused.
-    """
-
-    def __init__(self, server: EnvironmentServer, attempts: int | None = None):
-        super().__init__(server)
-        if attempts is not None:
-            self._retry = self._retry.copy(stop=tenacity.stop_after_attempt(attempts))
-        self.refused = 0
-        self.resets: list[float] = []
-        self.steps: list[float] = []
-        self.replies: list[Reply] = []
-
-    def reset(self, **question: Any) -> Reply:
-        start = perf_counter()
-        self.replies = [super().reset(**question)]
-        self.resets.append(perf_counter() - start)
-        return self.replies[0]
-
-    def step(self, action: dict[str, Any]) -> Reply:
-        start = perf_counter()
-        try:
-            self.replies.append(super().step(action))
-        except ActionRefused:
-            self.refused += 1
-            raise
-        finally:
-            self.steps.append(perf_counter() - start)
-        return self.replies[-1]
-
-    @property
-    def actions(self) -> list[dict[str, Any]]:
-        """The actions of the running episode, as they were sent."""
-        return self._episode.actions
-
-    def ask(self, action: dict[str, Any]) -> Reply:
-        """Send an action as it is, once, without recovery. Raises ServerError, BadReply, OSError, EOFError."""
-        if self._client is None:  # the episode before ended with the connection
-            raise EOFError("the session has no connection")
-        return wait_for(self._client.ask("step", action))
-
-    def vanish(self) -> None:
-        """Cut the connection without closing the session, as a process that was killed does."""
-
-        async def cut() -> None:
-            if self._client is not None and self._client._ws is not None:
-                self._client._ws.transport.abort()
-                self._client = None
-
-        wait_for(cut())
-
-
 class AuditedEpisode(NamedTuple):
     """An episode that was played to its end."""
 
@@ -330,6 +289,14 @@ class Subject:
     seen: AuditReply | None = None
     reset_seconds: list[float] = field(default_factory=list)
     """Seconds of the reset of each of `questions`, one after the other."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Seeds that the server refused, and why."""
+    script_faults: list[Evidence] = field(default_factory=list)
+    """Questions on which the script failed."""
+    tried: list[tuple[int, Sequence[Call]]] = field(default_factory=list)
+    """Episodes that were to be played, for `fault_in_tried`."""
+    near_misses: list[Any] | None = None
+    """Played variants of `scripted`, once a check has played them (near_misses.py)."""
 
     @cached_property
     def players(self) -> list[Player]:
@@ -352,7 +319,8 @@ class Subject:
         for place in range(count):
             try:
                 found[self.seeds[0] + place] = self.question(self.seeds[0] + place)
-            except Refused:
+            except Refused as refused:
+                self.refused[self.seeds[0] + place] = str(refused)
                 if not found:
                     raise
                 break
@@ -367,10 +335,31 @@ class Subject:
     def question(self, seed: int, place: int = 0) -> str:
         return self.players[place].ask(seed)
 
-    def script(self, episode: Episode) -> Call:
-        """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this."""
-        said = next_call(self.spec.name, self.spec.settings, episode.messages, 0.0, episode.seed)
-        return (SAY, {"text": said}) if isinstance(said, str) else said
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the environment's author; empty for an adapter."""
+        return files_of(self.spec.name)
+
+    def script(self, episode: Episode, error_rate: float = 0.0) -> Call:
+        """Return the scripted policy's call. Raises ValueError if there is no script, or it does not know this, and
+        where it fails, which is kept in `script_faults`."""
+        try:
+            return scripted_call(self.spec, episode, error_rate)
+        except ScriptFault as failed:
+            made = [call["function"] for each in episode.messages for call in each.get("tool_calls") or []]
+            calls = tuple((each["name"], json.loads(each["arguments"])) for each in made)
+            self.script_faults.append(Evidence(episode.seed, calls, str(failed.fault)))
+            raise
+
+    def fault_in(self, seed: int, calls: Iterable[Call] = ()) -> Fault | None:
+        """Return where the environment's code fails in an episode; None if it is not here, or does not fail here."""
+        return fault_in_server(self.spec, seed, calls)
+
+    def fault_in_tried(self) -> Fault | None:
+        """Return where the code fails in a question or in the calls that were tried last, the server being gone."""
+        asked = ((seed, ()) for seed in range(self.seeds[0], self.seeds[0] + self.extent.seeds))
+        tried = itertools.chain(asked, reversed(self.tried[-TRIED:]))
+        return next((fault for seed, calls in tried if (fault := self.fault_in(seed, calls))), None)
 
     @cached_property
     def scripted(self) -> list[AuditedEpisode]:
@@ -426,6 +415,8 @@ class Subject:
                     seed = given if isinstance(given, int) else given[0]
                     failures.append(SessionLost(f"{lost}; at the time of seed {seed}"))
                 except (Refused, BadReply) as error:
+                    if isinstance(error, Refused):
+                        self.refused[given if isinstance(given, int) else given[0]] = str(error)
                     failures.append(error)
 
         async def use_all() -> None:

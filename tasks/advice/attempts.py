@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from apprentice.tasks.analysis.ending import read_verdict
+from apprentice.tasks.advice.ending import read_verdict
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.judgement.contents import VerdictContents

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis import ending as endings
-from apprentice.tasks.analysis.ending import Ending
-from apprentice.tasks.analysis.learning import learning_of
+from apprentice.tasks.advice import ending as endings
+from apprentice.tasks.advice.ending import Ending
+from apprentice.tasks.advice.learning import learning_of
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 
 RECIPE: dict[str, Any] = {

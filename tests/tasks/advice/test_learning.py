@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.learning import learning_of
+from apprentice.tasks.advice.learning import learning_of
 
 
 def log(

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis import ending as endings
-from apprentice.tasks.analysis.behaviour import Habits, nothing_known
-from apprentice.tasks.analysis.causes import TABLE, Cause, Evidence, causes
-from apprentice.tasks.analysis.learning import Learning
-from tests.tasks.analysis.test_ending import decided, judged
+from apprentice.tasks.advice import ending as endings
+from apprentice.tasks.advice.behaviour import Habits, nothing_known
+from apprentice.tasks.advice.causes import TABLE, Cause, Evidence, causes
+from apprentice.tasks.advice.learning import Learning
+from tests.tasks.advice.test_ending import decided, judged
 
 RECIPE: dict[str, Any] = {
     "student": {"build": {"hidden_size": 32, "intermediate_size": 64}},
