@@ -92,7 +92,7 @@ def _completion(request: dict[str, Any], turn: Turn) -> dict[str, Any]:
         written_out = f'{{"name": {json.dumps(turn.tool)}, "arguments": {turn.arguments}}}'
         message["content"] = f"{turn.content}\n<tool_call>\n{written_out}\n</tool_call>".lstrip()
     read = _tokens(request["messages"]) + _tokens(request.get("tools", []))
-    written = _tokens(function if turn.tool else {}) + (_tokens(turn.content) if turn.content else 0)
+    written = max(_tokens(function if turn.tool else {}) + (_tokens(turn.content) if turn.content else 0), 1)
     ended = "tool_calls" if "tool_calls" in message else "stop"
     return {
         "id": f"chatcmpl-{digest[:32]}",

@@ -90,6 +90,8 @@ def as_markdown(decision: GateDecision) -> str:
 
 
 State = Literal["promoted", "not promoted", "stopped early"]
+NEARLY_ALL = 0.95
+"""The accuracy from which on a promoted model leaves a training little to gain, so that nothing has to be changed."""
 SHOWN = 4
 """Settings that a comparison of runs names; its table has them all."""
 ENOUGH = 0.05
@@ -343,7 +345,9 @@ def _advised(
         return [_advice(lower, "Another skill fell by more than it may.")], False
     found, gain = decision.comparison, paid(verdict.comparisons)
     unclear = not decision.promoted and found is not None and found.ci[0] <= 0 <= found.ci[1]
-    if not (below or unclear or (gain and gain.ci[0] <= 0)):
+    lost = gain is not None and gain.ci[1] < 0
+    nearly_all = decision.promoted and not (verdict.stopped or lost) and verdict.models.last.accuracy >= NEARLY_ALL
+    if nearly_all or not (below or unclear or (gain and gain.ci[0] <= 0)):
         return [], False
     shown = causes(evidence)
     left: dict[str, Finding] = {}

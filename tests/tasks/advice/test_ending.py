@@ -107,6 +107,13 @@ COMBINATIONS = {
         ["GRPO did not pay: +1.0 pp"],
         ("grpo.max_steps", "80 (40 now)"),
     ),
+    "nearly all right, and GRPO within its noise": (
+        judged(0.97, 0.98),
+        {},
+        "promoted",
+        ["GRPO did not pay"],
+        None,
+    ),
     "good, and GRPO made it worse": (
         judged(0.9, reading="fell"),
         {},
