@@ -53,9 +53,8 @@ class Followed(NamedTuple, Generic[R]):
 
     @property
     def cost(self) -> float:
-        """In USD; what was bought by an earlier run and found again costs nothing."""
-        bought = any(each["name"] == "collect" and each["state"] == "ran" for each in self.report["stages"])
-        return (self.report["collect"] or {}).get("cost_usd") or 0.0 if bought else 0.0
+        """Of its rollouts, in USD, those of a smaller window included."""
+        return (self.report["collect"] or {}).get("cost_usd") or 0.0
 
     @property
     def model(self) -> str:
@@ -89,7 +88,7 @@ class Budget(NamedTuple):
             return f"--follow {self.times} is used up"
         if self.minutes is not None and time.monotonic() - began >= 60 * self.minutes:
             return f"--minutes {self.minutes:g} are over"
-        if self.usd is not None and sum(each.cost for each in chain) >= self.usd:
+        if self.usd is not None and max(each.cost for each in chain) >= self.usd:  # of a window that grew: all of it
             return f"--usd {self.usd:g} are spent"
         return ""
 
@@ -109,22 +108,28 @@ def follow(
         folder = run(recipe)
         return Followed(folder, json.loads((folder / "report.json").read_text()), recipe, change)
 
-    chain = [finished(recipe)]
+    chain, tried, shown = [finished(recipe)], list[str](), 0
     while True:
-        last = chain[-1]
-        announce.say(f"Run {len(chain)}, {last.line()}")
-        if last.reached:
+        if len(chain) > shown:
+            shown = len(chain)
+            announce.say(f"Run {shown}, {chain[-1].line()}")
+        if chain[-1].reached:
             return chain
         if why := budget.why_over(chain, began):
             announce.say(f"No further run: {why}.")
             return chain
         begun_from = best_of(chain)
-        advice, changed = _next(begun_from, with_overrides, [each.change for each in chain])
+        advice, changed = _next(begun_from, with_overrides, tried)
         if changed is None:
             announce.say(f"No further run: {advice}.")
             return chain
         announce.say(f"Following: {advice}.")
-        chain.append(finished(changed, advice))
+        tried.append(advice)
+        try:
+            chain.append(finished(changed, advice))
+        except Stop as stop:  # such as a model that cannot be downloaded: the runs before it stand
+            announce.warn(f"{advice} could not be followed: {' '.join(str(stop).split())}")
+            continue
         follows = {"after": begun_from.folder.name, "change": advice}
         (chain[-1].folder / FOLLOWS).write_text(json.dumps(follows) + "\n")
 

@@ -14,6 +14,7 @@ from apprentice.flows.follow import FOLLOWS, Budget, as_sentence, best_of, follo
 from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.advice.test_ending import decided, judged
 
 EPOCHS = {"field": "sft.epochs", "value": "8 (2 now)", "why": "Still learning.", "changes": {"sft.epochs": 8.0}}
@@ -90,7 +91,7 @@ def test_each_field_is_changed_once_and_the_best_run_goes_on(
     [
         ([EPOCHS, ROWS], Budget(1), 0.0, 2, "--follow 1 is used up"),
         ([EPOCHS, ROWS], Budget(5, minutes=0.0), 0.0, 1, "--minutes 0 are over"),
-        ([EPOCHS, ROWS], Budget(5, usd=0.3), 0.2, 2, "--usd 0.3 are spent"),
+        ([EPOCHS, ROWS], Budget(5, usd=0.3), 0.3, 1, "--usd 0.3 are spent"),
         ([ENVIRONMENT, EPOCHS], Budget(5), 0.0, 1, "only a person can choose environment.settings (Too hard)"),
         ([BROKEN], Budget(5), 0.0, 1, "grpo.batch_size cannot be changed so"),
         ([], Budget(5), 0.0, 1, "nothing is left to try"),
@@ -108,6 +109,20 @@ def test_a_chain_says_why_it_ends(
 def test_advice_that_the_recipe_does_not_take_is_passed_over(toy: Recipe, runs: Any):
     chain = follow(toy, runs(lambda _: 0.1, BROKEN, EPOCHS), with_overrides, Budget(1))
     assert chain[-1].change == "sft.epochs: 8 (2 now)"
+
+
+def test_a_run_that_stops_ends_no_chain_and_its_change_is_not_tried_again(toy: Recipe, runs: Any):
+    class Stopping(ToyRuns):
+        def __call__(self, recipe: Recipe) -> Path:
+            if recipe.sft and recipe.sft.epochs == 8:
+                raise Stop("The Hub does not answer.", "Run again.")
+            return super().__call__(recipe)
+
+    made = runs(lambda _: 0.1, EPOCHS, ROWS)
+    with announce.console.capture() as said:
+        chain = follow(toy, Stopping(made.folder, made.accuracy, made.advised, 0.0), with_overrides, Budget(3))
+    assert [each.change for each in chain] == ["", "windows.collect.size: 240 (60 now)"]
+    assert "could not be followed: The Hub does not answer." in " ".join(said.get().split())
 
 
 def test_a_change_of_a_whole_section_is_followed_as_well(toy: Recipe, runs: Any):

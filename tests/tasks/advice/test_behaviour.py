@@ -41,7 +41,12 @@ def conversation(*turns: Any) -> list[dict[str, Any]]:
 
 
 def played(*turns: Any, reward: float = 0.0, unfinished: bool = False, **given: Any) -> EvaluatedEpisode:
-    about = {"messages": conversation(*turns), "turns": len(turns), "unfinished": unfinished, "valid": not given.get("causes")}
+    about = {
+        "messages": conversation(*turns),
+        "turns": len(turns),
+        "unfinished": unfinished,
+        "valid": not given.get("causes"),
+    }
     return episode(0, reward, **(about | given))
 
 
