@@ -36,6 +36,7 @@ def a_little_nltk_data() -> Iterator[None]:
         nltk.data.path[:] = [folder]
         corpus_of_words.ensure_loaded()
         yield
+    corpus_of_words._unload()  # else it looks into the folder that is gone, for as long as this process lives
     nltk.data.path[:] = kept
     accepted.cache_clear()
     word_list.cache_clear()
