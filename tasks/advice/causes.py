@@ -14,6 +14,7 @@ from apprentice.tasks.advice.behaviour import Behaviour, Habits
 from apprentice.tasks.advice.learning import Learning
 from apprentice.tasks.advice.remedies import (
     FACTOR,
+    FAR,
     MUCH,
     Recorded,
     Remedy,
@@ -194,7 +195,8 @@ def _not_learned(found: Evidence) -> Finding | None:
         return None
     known = "" if log.token_accuracy is None else f" predicts {log.token_accuracy:.0%} of its rows' tokens, and"
     evidence = f"SFT{known} was still learning: its loss was {log.middle:.3g} halfway and is {log.last:.3g} at the end."
-    return Finding(Cause.NOT_LEARNED, evidence, more(found.recipe, "sft.epochs", MUCH))
+    factor = MUCH if log.is_learned(PLATEAU) else FAR
+    return Finding(Cause.NOT_LEARNED, evidence, more(found.recipe, "sft.epochs", factor))
 
 
 def _cut(found: Evidence) -> Finding | None:

@@ -13,8 +13,10 @@ Recorded = Mapping[str, Any]
 HERE = Path("build/smollm2/model")
 """Where `make run NAME=real` puts the same model."""
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
-FACTOR, MUCH, GENTLER, FASTER = 2, 4, 3, 10
-"""By how much a number is raised, or raised where little was learned, and a learning rate divided, or raised."""
+FACTOR, MUCH, FAR = 2, 4, 8
+"""By how much a number is raised; where little was learned; where the rows are far from learned."""
+GENTLER, FASTER = 3, 10
+"""By how much a learning rate is divided, or raised."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Diagnoses a GRPO run from its curves and gives advice in one sentence.
+"""Diagnoses a GRPO run from its curves, in one sentence. What to change is in the table of causes alone
+(tasks/advice/causes.py), which reads the diagnosis beside what else the run knows.
 
 In: the trainer's log history, and the rules of its signals. Out: the reward delta as the walkthrough defines it, with
 its interval, and a diagnosis.
@@ -12,7 +13,7 @@ from statistics import mean
 from typing import Any
 
 from apprentice.tasks.analysis.comparison import Interval, welch_interval
-from apprentice.tasks.analysis.curve_signals import ADVICE, are_dead, dead_groups, have_no_signal, value_of
+from apprentice.tasks.analysis.curve_signals import are_dead, dead_groups, have_no_signal, value_of
 from apprentice.tasks.analysis.kinds import kinds_over_time
 from apprentice.tasks.judgement.contents import Curves, Diagnosis
 from apprentice.tasks.settings.signals import RewardSignals
@@ -86,22 +87,15 @@ def _judge(
     if first >= rules.high:
         return (
             Diagnosis.TOO_EASY,
-            f"The reward was at {first:.0%} before GRPO began; make the task harder (environment.settings).",
+            f"The reward was at {first:.0%} before GRPO began: there was little left to learn.",
         )
     if have_no_signal(dead_first, first, rules):
-        return Diagnosis.NO_SIGNAL, ADVICE["no_signal"]
+        return Diagnosis.NO_SIGNAL, "Nearly every group scored the same, near zero, and taught nothing."
     if ci is not None and ci[1] < 0:
-        cause = (
-            "With beta = 0 no KL term pulls the policy back; look at the learning rate and the number of steps."
-            if beta == 0
-            else "Look at the learning rate, at beta, and stop earlier."
-        )
-        return Diagnosis.FELL, f"The reward fell during training. {cause}"
+        held = " With beta = 0 no KL term pulls the policy back." if beta == 0 else ""
+        return Diagnosis.FELL, f"The reward fell during training.{held}"
     if are_dead(dead_last, rules):
-        return Diagnosis.SATURATED, ADVICE["saturated"]
+        return Diagnosis.SATURATED, "Most groups scored the same in the end and taught nothing more."
     if ci is None or ci[0] <= 0:
-        return (
-            Diagnosis.FLAT,
-            "The reward's rise is within its noise: more steps, a larger batch, or a higher learning rate.",
-        )
-    return Diagnosis.LEARNING, "The reward rose and groups still differ: more steps may give more."
+        return Diagnosis.FLAT, "The reward's rise is within its noise."
+    return Diagnosis.LEARNING, "The reward rose, and groups still differ."

@@ -33,7 +33,10 @@ MEANS: dict[Reading, str] = {
     "(grpo.oversample).",
     "right": "There is something to learn, and enough right answers to learn from.",
 }
-FORMLESS = "Most episodes have no valid call: the model lacks the answer's form. Train SFT longer."
+FORMLESS = (
+    "Valid calls alone (format compliance) are in {format_compliance:.0%} of the episodes: the model lacks the "
+    "answer's form, or breaks off. Train SFT longer."
+)
 
 
 class Difficulty(NamedTuple):
@@ -98,10 +101,11 @@ def assessment(found: Difficulty) -> str:
     """The reading as a sentence with its number, and advice."""
     others = " or ".join(f'"{each}"' for each in found.not_ruled_out)
     doubt = f"; the interval does not rule out {others}" if others else ""
-    means = FORMLESS if found.reading == "too hard" and found.format_compliance < FORM else MEANS[found.reading]
+    is_formless = found.reading == "too hard" and found.format_compliance < FORM
+    means = FORMLESS.format(format_compliance=found.format_compliance) if is_formless else MEANS[found.reading]
     return (
         f"**The task is {found.reading}**: before GRPO the SFT model solves {percent(found.accuracy, found.ci)} of "
-        f"{found.n} questions{doubt}. {means}"
+        f"{found.n} questions (accuracy; probe.questions){doubt}. {means}"
     )
 
 

@@ -371,12 +371,19 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
 
         artifact = create_progress_artifact(progress=percent, description=title)
     shown, began = done, monotonic()
-    updated = began
+    updated = printed = began
     with _bars.bar(f"  {escape(title)}", total, done) as bar:
 
+        def far(now: int) -> str:
+            left = (monotonic() - began) / (now - done) * (total - now)
+            return f"{title}: {now:,} of {total:,}" + (f", {duration_text(left)} left" if left else "")
+
         def advance(units: int) -> None:
-            nonlocal shown, updated, artifact
+            nonlocal shown, updated, printed, artifact
             now = bar(units)
+            if not _bars.shown and monotonic() - printed >= LATEST_S:  # a log has no bar
+                printed = monotonic()
+                console.print(f"  {escape(far(now))}")
             since = monotonic() - updated
             due = since >= LATEST_S or (since >= SOONEST_S and now - shown >= total / 10)
             if artifact is not None and (due or now == total):
@@ -384,12 +391,10 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
 
                 shown, updated = now, monotonic()
                 try:
-                    left = (monotonic() - began) / (now - done) * (total - now)
                     update_progress_artifact(
                         artifact_id=artifact,  # type: ignore[arg-type]
                         progress=100.0 * now / total,
-                        description=f"{title}: {now:,} of {total:,}"
-                        + (f", {duration_text(left)} left" if left else ""),
+                        description=far(now),
                     )
                 except Exception as error:  # a run does not depend on Prefect's server
                     artifact = None

@@ -1,5 +1,6 @@
 """Each cause is told from the others by its figures, and names one field with one value."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,12 @@ DESK_STOPS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder into which no pretrained student was put."""
+    monkeypatch.chdir(tmp_path)
+
+
 def evidence(**known: Any) -> Evidence:
     """Of a run below its floor whose SFT has learned its rows, without GRPO."""
     about: dict[str, Any] = {"recipe": RECIPE, "training": "sft", "start": None, "end": NOTHING._replace(right=0.2)}
@@ -62,7 +69,11 @@ RUNS = {
     ),
     "SFT diverged": (evidence(learning=ROSE), (Cause.DIVERGED, "sft.learning_rate", 3.3e-4)),
     "SFT has hardly begun": (evidence(learning=BARELY), (Cause.NOT_LEARNED, "sft.learning_rate", 1e-2)),
-    "SFT was still learning": (evidence(learning=FALLING), (Cause.NOT_LEARNED, "sft.epochs", 80)),
+    "SFT was still learning": (evidence(learning=FALLING), (Cause.NOT_LEARNED, "sft.epochs", 160)),
+    "SFT was still learning the last of its rows": (
+        evidence(learning=FALLING._replace(token_accuracy=0.95)),
+        (Cause.NOT_LEARNED, "sft.epochs", 80),
+    ),
     "SFT came to rest": (evidence(learning=AT_REST), (Cause.TOO_SMALL, "student.build.hidden_size", 128)),
     "calls are cut": (
         evidence(end=NOTHING._replace(cut=0.6, no_first_call=0.6)),
@@ -153,6 +164,12 @@ def test_a_student_that_changes_takes_its_settings_along():
     assert changes["sft.learning_rate"] == 1e-4
     assert changes["grpo.max_steps"] == 30
     assert changes["student"]["chat_template"] == "qwen2_5"
+
+
+def test_a_pretrained_student_that_is_here_is_not_downloaded(tmp_path: Path):
+    (tmp_path / "build" / "smollm2" / "model").mkdir(parents=True)
+    [first, *_] = causes(evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")))
+    assert first.remedy.to == {"model": "build/smollm2/model", "chat_template": "qwen2_5"}
 
 
 def test_a_larger_group_keeps_whole_groups_in_a_step():

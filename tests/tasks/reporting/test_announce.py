@@ -134,6 +134,21 @@ def test_brackets_in_a_title_are_no_markup(shown: io.StringIO):
     assert "[/red] and [bold]words" in shown.getvalue()
 
 
+def test_a_log_gets_a_line_every_half_minute(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr(announce, "monotonic", lambda: now)
+    with announce.progress("SFT steps", 10) as advance:
+        for _ in range(10):
+            now += 12.0
+            advance(1)
+    lines = [line.strip() for line in shown.getvalue().splitlines()]
+    assert lines == [
+        "SFT steps: 3 of 10, about 84 s left",
+        "SFT steps: 6 of 10, about 48 s left",
+        "SFT steps: 9 of 10, about 12 s left",
+    ]
+
+
 def test_a_quick_stage_does_not_wait_for_prefect_at_every_tenth(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch):
     now, updates = 0.0, []
     monkeypatch.setattr(announce, "monotonic", lambda: now)
