@@ -61,10 +61,10 @@ class Followed(NamedTuple, Generic[R]):
         """The key of its last model."""
         return self.report["artifacts"]["models"][self.verdict.models.last_name]["key"]
 
-    def row(self) -> dict[str, str]:
+    def row(self, number: int) -> dict[str, str]:
         last = self.verdict.models.last
         accuracy = percent(last.accuracy, last.ci["accuracy"])
-        return {"run": self.folder.name, "changed": self.change or "–", "accuracy": accuracy}
+        return {"run": str(number), "changed": self.change or "–", "accuracy": accuracy}
 
     def line(self) -> str:
         last = self.verdict.models.last

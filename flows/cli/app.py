@@ -164,7 +164,7 @@ def _follow_and_show(
     chain = follow(chosen, lambda each: retrain(recipe=each, runs=runs), with_overrides, budget)
     first, best = chain[0], best_of(chain)
     say(closing_lines(best.report), "green" if best.reached else "yellow")
-    table("followed", "Runs that followed the advice", [each.row() for each in chain])
+    table("followed", "Runs that followed the advice", [each.row(number) for number, each in enumerate(chain, 1)])
     if best is not first:
         from apprentice.flows.compare_models import compare_models
         from apprentice.tasks.settings.spec import Window
