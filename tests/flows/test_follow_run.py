@@ -1,4 +1,4 @@
-"""A newcomer's order desk gets from nothing to its floor by the closing advice alone. Whole commands, a real training."""
+"""An order desk gets from nothing to its floor by the closing advice alone. Whole commands, a real training."""
 
 import json
 from pathlib import Path
