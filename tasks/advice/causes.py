@@ -190,7 +190,7 @@ def _not_learned(found: Evidence) -> Finding | None:
         evidence = (
             f"SFT has learned next to nothing: its loss was {log.first:.3g} at first and is {log.last:.3g} at the end."
         )
-        return Finding(Cause.NOT_LEARNED, evidence, faster(found.recipe, "sft.learning_rate"))
+        return Finding(Cause.NOT_LEARNED, evidence, faster(found.recipe))
     if not log.falling:
         return None
     known = "" if log.token_accuracy is None else f" predicts {log.token_accuracy:.0%} of its rows' tokens, and"

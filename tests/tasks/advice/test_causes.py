@@ -69,6 +69,14 @@ RUNS = {
     ),
     "SFT diverged": (evidence(learning=ROSE), (Cause.DIVERGED, "sft.learning_rate", 3.3e-4)),
     "SFT has hardly begun": (evidence(learning=BARELY), (Cause.NOT_LEARNED, "sft.learning_rate", 1e-2)),
+    "SFT has hardly begun at a tiny rate": (
+        evidence(recipe=RECIPE | {"sft": {"epochs": 20, "learning_rate": 1e-6}}, learning=BARELY),
+        (Cause.NOT_LEARNED, "sft.learning_rate", 1e-3),
+    ),
+    "a pretrained student has hardly begun": (
+        evidence(recipe=PRETRAINED | {"sft": {"epochs": 2, "learning_rate": 1e-6}}, learning=BARELY),
+        (Cause.NOT_LEARNED, "sft.learning_rate", 2e-5),
+    ),
     "SFT was still learning": (evidence(learning=FALLING), (Cause.NOT_LEARNED, "sft.epochs", 160)),
     "SFT was still learning the last of its rows": (
         evidence(learning=FALLING._replace(token_accuracy=0.95)),
