@@ -72,11 +72,13 @@ class Pipeline:
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            recipe, base = self.recipe, self._base or initial_checkpoint(self.run.store, self.recipe)
-            given = recipe.student, recipe.environment.unscaled(), self.questions, recipe.seed
-            base = base or new_student(self.run, *given)
+            base = self._base or initial_checkpoint(self.run.store, self.recipe) or self._new_student()
             self._models = Models({ModelName.BASE: base})
         return self._models
+
+    def _new_student(self) -> Checkpoint:
+        recipe = self.recipe
+        return new_student(self.run, recipe.student, recipe.environment.unscaled(), self.questions, self.seed)
 
     @property
     def lessons(self) -> Lessons:

@@ -13,7 +13,7 @@ from apprentice.tasks.artifacts.types import (
     LengthStats,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.rendering import row_ids, training_row
+from apprentice.tasks.episodes.rendering import row_ids, row_of
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
@@ -33,7 +33,7 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
     ):
         for line in episodes:
             episode = json.loads(line)
-            measured.append(len(row_ids(tokenizer, training_row(episode["messages"], json.loads(episode["tools"])))))
+            measured.append(len(row_ids(tokenizer, row_of(episode))))
             advance(1)
     positions = context_length(json.loads((folder / "config.json").read_text()))
     stats = summarise(measured, spec, positions)

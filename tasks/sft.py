@@ -22,7 +22,7 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import (
     same_text,
 )
-from apprentice.tasks.episodes.rendering import training_row
+from apprentice.tasks.episodes.rendering import row_of, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
@@ -174,7 +174,7 @@ def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
 
 
 def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:
-    return [training_row(episode["messages"], json.loads(episode["tools"])) for episode in episodes]
+    return [row_of(episode) for episode in episodes]
 
 
 def _stopper(enough: float) -> Any:

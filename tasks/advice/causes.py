@@ -52,6 +52,8 @@ MOSTLY = 0.5
 """The accuracy from which on a model is mostly right."""
 FEW_ROWS = 40
 """Kept rows below which a teacher that is seldom right is the cause."""
+TOO_FEW_TO_COPY = 80
+"""Rows below which a model that has learned them may yet learn to copy from more."""
 SELDOM = 0.5
 """The accuracy below which a teacher is seldom right."""
 NEAR = 0.05
@@ -213,7 +215,8 @@ def _cut(found: Evidence) -> Finding | None:
 
 def _copying(found: Evidence) -> Finding | None:
     start = found.supervised
-    if start.invented < NOTED:
+    few = found.rows is not None and found.rows < TOO_FEW_TO_COPY
+    if start.invented < NOTED or (few and found.learning is not None and found.learning.is_learned(LEARNED)):
         return None
     evidence = (
         f"In {start.invented:.0%} of the episodes {code(start.invented_in)} is a value that stands neither in the "

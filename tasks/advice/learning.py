@@ -33,10 +33,12 @@ class Learning(NamedTuple):
     """The share of its rows' tokens that it predicted in the end."""
     held_out: tuple[float, float] | None
     """The lowest loss on rows that were held out, and the last one; None without any."""
+    logs: int = FEWEST
+    """Of so few no course is read."""
 
     @property
     def barely_moved(self) -> bool:
-        return self.last >= STILL * self.first and not self.diverged
+        return self.logs >= FEWEST and self.last >= STILL * self.first and not self.diverged
 
     @property
     def falling(self) -> bool:
@@ -72,13 +74,14 @@ def learning_of(log: list[dict[str, Any]]) -> Learning | None:
         least=min(quarters),
         token_accuracy=accuracies[-1] if accuracies else None,
         held_out=(min(held_out), held_out[-1]) if len(held_out) > 1 else None,
+        logs=len(losses),
     )
 
 
 def learned_nothing(log: list[dict[str, Any]]) -> str:
     """A warning where SFT's loss fell by less than a tenth: GRPO would begin from nothing. Else empty."""
     found = learning_of(log)
-    if found is None or len([entry for entry in log if entry.get("loss") is not None]) < 2 or not found.barely_moved:
+    if found is None or not found.barely_moved:
         return ""
     return (
         f"SFT has learned next to nothing: its loss was {found.first:.3g} at first and is {found.last:.3g} at the end. "

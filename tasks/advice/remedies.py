@@ -14,6 +14,8 @@ HERE = Path("build/smollm2/model")
 """Where `make run NAME=real` puts the same model."""
 USUAL_BUILT, USUAL_PRETRAINED = 1e-3, 2e-5
 """Learning rates of SFT that students learn with, built here or pretrained."""
+STEPS = 40
+"""Of SFT, at least, in which a pretrained student learns the form of a game."""
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FACTOR, MUCH, FAR = 2, 4, 8
 """By how much a number is raised; where little was learned; where the rows are far from learned."""
@@ -120,7 +122,9 @@ def pretrained(recipe: Recorded) -> Remedy:
     """A small pretrained model, with the settings of `deployments/recipes/smollm2.yaml` that its size needs."""
     found = {"model": str(HERE)} if HERE.is_dir() else {"model": PRETRAINED, "revision": "main"}
     student = {**found, "chat_template": "qwen2_5"}
-    also: dict[str, Any] = {"precision": "auto", "sft.epochs": 4, "sft.learning_rate": 1e-4}
+    rows, batch = value_of(recipe, "windows.collect.size") or 0, value_of(recipe, "sft.batch_size") or 1
+    epochs = min(max(STEPS * batch // max(rows, 1), 4), 30)
+    also: dict[str, Any] = {"precision": "auto", "sft.epochs": epochs, "sft.learning_rate": 1e-4}
     if value_of(recipe, "grpo.max_steps"):
         also |= {
             "grpo.learning_rate": 4e-5,

@@ -100,14 +100,19 @@ def as_read(tokenizer: Any, messages: list[Message]) -> list[Message]:
     return with_arguments(messages, _mapping if "mapping" in forms else _spelt)
 
 
-def training_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:
+def training_row(messages: list[Message], tools: list[dict[str, Any]], takes_text: bool = False) -> dict[str, Any]:
     """An episode as a row for TRL's SFTTrainer: the whole trajectory, native tool calls, and the closing turn, unless
-    the episode ended with a text of the assistant.
+    the episode ended with a text that the environment scores (`takes_text`).
 
     Arguments are JSON text, as in the published dataset: as Arrow structures, missing ones would become nulls and be
     rendered. Rollouts of before may have `return` in their tools.
     """
-    return written_row(messages if ends_in_text(messages) else [*messages, CLOSING], tools)
+    return written_row(messages if takes_text and ends_in_text(messages) else [*messages, CLOSING], tools)
+
+
+def row_of(episode: dict[str, Any]) -> dict[str, Any]:
+    """A kept episode as such a row."""
+    return training_row(episode["messages"], json.loads(episode["tools"]), episode.get("takes_text", False))
 
 
 def written_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[str, Any]:

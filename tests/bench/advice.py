@@ -36,7 +36,7 @@ LETTERS: dict[str, Any] = {
     "windows": {"collect": {"size": 150}, "grpo": {"size": 1500}, "evaluate": {"size": 400}},
     "sft": SFT | {"epochs": 30, "learning_rate": 5.0e-4},
     "probe": {"questions": 32},
-    "grpo": GRPO | {"max_completion_length": 24},
+    "grpo": GRPO | {"max_completion_length": 24, "learning_rate": 1.0e-4},
     "evaluate": {"questions": 200, "max_new_tokens": 16, "batch_size": 100},
 }
 NUMBER: dict[str, Any] = LETTERS | {
@@ -84,14 +84,28 @@ SITUATIONS: dict[str, Situation] = {
     "desk, answers of two tokens": Situation(DESK, {"evaluate.max_new_tokens": 2}, (Cause.CUT,)),
     "letters, a weak teacher": Situation(
         LETTERS,
-        {"teacher.scripted_error_rate": 0.9, "collect.max_refused": 1.0, "gate.at_least": 0.5},
+        {
+            "teacher.scripted_error_rate": 0.9,
+            "collect.max_refused": 1.0,
+            "gate.at_least": 0.5,
+            "windows.collect.size": 30,
+        },
         (Cause.TEACHER,),
     ),
     "number, a weak teacher": Situation(
-        NUMBER, {"teacher.scripted_error_rate": 0.9, "collect.max_refused": 1.0, "gate.at_least": 0.5}, (Cause.TEACHER,)
+        NUMBER,
+        {
+            "teacher.scripted_error_rate": 0.9,
+            "collect.max_refused": 1.0,
+            "gate.at_least": 0.5,
+            "windows.collect.size": 30,
+        },
+        (Cause.TEACHER,),
     ),
     "letters, 16 episodes": Situation(
-        LETTERS, {"windows.collect.size": 16, "sft.epochs": 250, "gate.at_least": 0.7}, (Cause.MEMORISED,)
+        LETTERS,
+        {"windows.collect.size": 12, "sft.epochs": 250, "gate.at_least": 0.7, "grpo": False},
+        (Cause.MEMORISED,),
     ),
     "desk, 24 episodes": Situation(DESK, {"windows.collect.size": 24, "sft.epochs": 100}, (Cause.MEMORISED,)),
     "number, a student of two": Situation(

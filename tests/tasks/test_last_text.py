@@ -244,7 +244,7 @@ def test_sft_and_grpo_have_the_same_ids_and_learn_the_same_of_an_episode_that_en
         if episode.messages[-1]["role"] == "assistant":
             texts += 1
             assert tokenizer.decode(sft[len(concatenated) :]) == "\n", "there is no closing turn after a text"
-            labels = labelled(tokenizer, training_row(episode.messages, episode.tools))["labels"]
+            labels = labelled(tokenizer, training_row(episode.messages, episode.tools, takes_text=True))["labels"]
             learned = [label != IGNORED for label in labels[len(rollout["prompt_ids"]) : len(concatenated)]]
             assert learned == rollout["learned"]
             assert tokenizer.decode(rollout["completion_ids"]).endswith(f"weeks old.{tokenizer.eos_token}")
@@ -258,13 +258,13 @@ def test_a_student_built_here_writes_the_games_phrases_as_single_tokens(tokenize
 
 def test_an_evaluation_reads_the_text_that_sft_wrote(tokenizer: Any, played: list[Episode]):
     episode = played[0]
-    ids = row_ids(tokenizer, training_row(episode.messages, episode.tools))
+    ids = row_ids(tokenizer, training_row(episode.messages, episode.tools, takes_text=True))
     prefix = prompt_ids(tokenizer, episode.messages[:-1], episode.tools)
     assert ids[: len(prefix)] == prefix
     turn = ids[len(prefix) : ids.index(tokenizer.eos_token_id, len(prefix)) + 1]
     read = parse(tokenizer, turn, prefix, episode.tools)
     assert last_text(read, episode.tools) == REFUSAL
-    again = training_row([*episode.messages[:-1], read], episode.tools)
+    again = training_row([*episode.messages[:-1], read], episode.tools, takes_text=True)
     assert row_ids(tokenizer, again) == ids
 
 
@@ -289,7 +289,10 @@ def test_a_served_student_is_sent_the_prompt_of_training_before_its_text(
         return_dict=False,
         **request["chat_template_kwargs"],
     )
-    assert rendered == row_ids(tokenizer, training_row(played[0].messages, played[0].tools))[: len(rendered)]
+    assert (
+        rendered
+        == row_ids(tokenizer, training_row(played[0].messages, played[0].tools, takes_text=True))[: len(rendered)]
+    )
     assert rendered == prompt_ids(tokenizer, played[0].messages[:-1], played[0].tools)
 
 

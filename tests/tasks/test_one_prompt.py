@@ -155,7 +155,9 @@ def sft_dataset(tokenizer: Any, episode: Episode, folder) -> dict[str, Any]:
     trainer = SFTTrainer(
         model=tiny_model(tokenizer),
         processing_class=tokenizer,
-        train_dataset=training_dataset(tokenizer, [training_row(episode.messages, episode.tools)]),
+        train_dataset=training_dataset(
+            tokenizer, [training_row(episode.messages, episode.tools, episode.player.takes_text)]
+        ),
         args=SFTConfig(
             str(folder),
             report_to="none",

@@ -92,6 +92,10 @@ RUNS = {
         evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")),
         (Cause.COPYING, "student", {"model": "HuggingFaceTB/SmolLM2-135M-Instruct"}),
     ),
+    "ids are invented by a student that had few rows": (
+        evidence(rows=20, end=NOTHING._replace(invented=0.8, invented_in="refund.order")),
+        (Cause.MEMORISED, "windows.collect.size", 400),
+    ),
     "ids are invented by a pretrained one": (
         evidence(recipe=PRETRAINED, end=NOTHING._replace(invented=0.8, invented_in="refund.order")),
         (Cause.COPYING, "windows.collect.size", 400),
@@ -169,7 +173,7 @@ def test_the_evidence_of_a_cause_has_its_figures():
 def test_a_student_that_changes_takes_its_settings_along():
     [first, *_] = causes(evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")))
     changes = first.remedy.changes
-    assert changes["sft.learning_rate"] == 1e-4
+    assert (changes["sft.learning_rate"], changes["sft.epochs"]) == (1e-4, 4)
     assert changes["grpo.max_steps"] == 30
     assert changes["student"]["chat_template"] == "qwen2_5"
 
