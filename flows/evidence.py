@@ -21,7 +21,7 @@ from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.judgement.run_models import Models
 
 LOGS = 5
-"""Logs at the start of a training by reward, and at its end, that are averaged."""
+"""Logs at the start of a training by reward that are averaged."""
 
 
 def evidence_of(
@@ -52,7 +52,7 @@ def evidence_of(
         learning=learning_of(logs.supervised or []),
         rows=habits.episodes if habits else None,
         entropy=_mean(rewards[:LOGS], "entropy"),
-        clipped=_mean(rewards[-LOGS:], "completions/clipped_ratio") or 0.0,
+        clipped=_mean(rewards[:LOGS], "completions/clipped_ratio") or 0.0,
     )
 
 

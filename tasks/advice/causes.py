@@ -15,7 +15,9 @@ from apprentice.tasks.advice.learning import Learning
 from apprentice.tasks.advice.remedies import (
     FACTOR,
     FAR,
+    GENTLER,
     MUCH,
+    MUCH_GENTLER,
     Recorded,
     Remedy,
     builds,
@@ -129,7 +131,7 @@ class Evidence(NamedTuple):
     entropy: float | None = None
     """At the start of the training by reward, in nats a token."""
     clipped: float = 0.0
-    """The share of its rollouts that reached the limit of tokens."""
+    """The share of its first rollouts that reached the limit of tokens; later ones may, of a model that it spoils."""
     did_not_start: bool = False
     """Whether no group of the probe differed."""
     questions: int | None = None
@@ -181,7 +183,7 @@ def _diverged(found: Evidence) -> Finding | None:
     if log is None or not log.diverged:
         return None
     evidence = f"SFT's loss rose: {log.least:.3g} at its lowest, {log.last:.3g} at the end."
-    return Finding(Cause.DIVERGED, evidence, gentler(found.recipe, "sft.learning_rate"))
+    return Finding(Cause.DIVERGED, evidence, gentler(found.recipe, "sft.learning_rate", MUCH_GENTLER))
 
 
 def _not_learned(found: Evidence) -> Finding | None:
@@ -300,7 +302,9 @@ def _overshot(found: Evidence) -> Finding | None:
     if found.gain is None or not (found.gain[1] < 0 or found.diagnosis == Diagnosis.FELL):
         return None
     evidence = f"{named(found.training)} went too far: the model was better before."
-    return Finding(Cause.OVERSHOT, evidence, gentler(found.recipe, f"{found.training}.learning_rate"))
+    is_lost = found.start is not None and found.end.right < found.start.right / 2
+    rate = gentler(found.recipe, f"{found.training}.learning_rate", MUCH_GENTLER if is_lost else GENTLER)
+    return Finding(Cause.OVERSHOT, evidence, rate)
 
 
 def _saturated(found: Evidence) -> Finding | None:

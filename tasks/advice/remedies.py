@@ -19,8 +19,8 @@ STEPS = 40
 PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FACTOR, MUCH, FAR = 2, 4, 8
 """By how much a number is raised; where little was learned; where the rows are far from learned."""
-GENTLER, FASTER = 3, 10
-"""By how much a learning rate is divided, or raised."""
+GENTLER, MUCH_GENTLER, FASTER = 3, 30, 10
+"""By how much a learning rate is divided; where a training has spoilt the model; or raised."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,12 @@ def fewer(recipe: Recorded, name: str) -> Remedy:
     return Remedy(name, f"{half:g} ({now:g} now)", half, "nothing")
 
 
-def gentler(recipe: Recorded, name: str) -> Remedy:
+def gentler(recipe: Recorded, name: str, by: int = GENTLER) -> Remedy:
+    """A learning rate, divided."""
     now = value_of(recipe, name)
     if not isinstance(now, int | float):
-        return Remedy(name, "a third", None, "nothing")
-    value = float(f"{now / GENTLER:.1e}")
+        return Remedy(name, f"1/{by} of it", None, "nothing")
+    value = float(f"{now / by:.1e}")
     return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
 
 

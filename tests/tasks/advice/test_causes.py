@@ -67,7 +67,7 @@ RUNS = {
         evidence(teacher=0.6, floor=0.9, end=NOTHING._replace(right=0.58)),
         (Cause.TEACHER, "teacher", None),
     ),
-    "SFT diverged": (evidence(learning=ROSE), (Cause.DIVERGED, "sft.learning_rate", 3.3e-4)),
+    "SFT diverged": (evidence(learning=ROSE), (Cause.DIVERGED, "sft.learning_rate", 3.3e-5)),
     "SFT has hardly begun": (evidence(learning=BARELY), (Cause.NOT_LEARNED, "sft.learning_rate", 1e-2)),
     "SFT has hardly begun at a tiny rate": (
         evidence(recipe=RECIPE | {"sft": {"epochs": 20, "learning_rate": 1e-6}}, learning=BARELY),
@@ -122,6 +122,10 @@ RUNS = {
         (Cause.BROKE_OFF, "windows.collect.size", 400),
     ),
     "GRPO overshot": (grpo(gain=(-0.2, -0.05)), (Cause.OVERSHOT, "grpo.learning_rate", 1e-4)),
+    "GRPO spoilt the model": (
+        grpo(gain=(-0.8, -0.7), start=NOTHING._replace(right=0.8), end=NOTHING),
+        (Cause.OVERSHOT, "grpo.learning_rate", 1e-5),
+    ),
     "groups are right as a whole": (
         grpo(diagnosis="saturated", end=NOTHING._replace(right=0.8)),
         (Cause.SATURATED, "environment.settings", None),
