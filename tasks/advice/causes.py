@@ -302,7 +302,7 @@ def _overshot(found: Evidence) -> Finding | None:
     if found.gain is None or not (found.gain[1] < 0 or found.diagnosis == Diagnosis.FELL):
         return None
     evidence = f"{named(found.training)} went too far: the model was better before."
-    is_lost = found.start is not None and found.end.right < found.start.right / 2
+    is_lost = found.start is not None and found.end.right < found.start.right / 10
     rate = gentler(found.recipe, f"{found.training}.learning_rate", MUCH_GENTLER if is_lost else GENTLER)
     return Finding(Cause.OVERSHOT, evidence, rate)
 
