@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from apprentice.tasks.advice.behaviour import Behaviour, Habits
-from apprentice.tasks.advice.learning import Learning
+from apprentice.tasks.advice.learning import FEWEST, Learning
 from apprentice.tasks.advice.remedies import (
     FACTOR,
     FAR,
@@ -195,16 +195,20 @@ def _not_learned(found: Evidence) -> Finding | None:
             f"SFT has learned next to nothing: its loss was {log.first:.3g} at first and is {log.last:.3g} at the end."
         )
         return Finding(Cause.NOT_LEARNED, evidence, faster(found.recipe))
+    factor = MUCH if log.is_learned(PLATEAU) else FAR
+    if log.logs < FEWEST and log.token_accuracy is not None:
+        evidence = f"SFT made few steps, and predicts {log.token_accuracy:.0%} of its rows' tokens."
+        return Finding(Cause.NOT_LEARNED, evidence, more(found.recipe, "sft.epochs", factor))
     if not log.falling:
         return None
     known = "" if log.token_accuracy is None else f" predicts {log.token_accuracy:.0%} of its rows' tokens, and"
     evidence = f"SFT{known} was still learning: its loss was {log.middle:.3g} halfway and is {log.last:.3g} at the end."
-    factor = MUCH if log.is_learned(PLATEAU) else FAR
     return Finding(Cause.NOT_LEARNED, evidence, more(found.recipe, "sft.epochs", factor))
 
 
 def _cut(found: Evidence) -> Finding | None:
-    if found.supervised.cut >= NOTED:
+    writes_calls = found.learning is None or found.learning.is_learned(PLATEAU)
+    if writes_calls and found.supervised.cut >= NOTED:
         limit = value_of(found.recipe, "evaluate.max_new_tokens")
         evidence = f"{found.supervised.cut:.0%} of the answers reached their limit of {limit} tokens within a call."
         return Finding(Cause.CUT, evidence, more(found.recipe, "evaluate.max_new_tokens", MUCH, "longer evaluations"))

@@ -60,7 +60,7 @@ def test_the_first_run_stops_early_and_what_it_says_leads_to_a_champion(tmp_path
     assert "grpo" not in first["models"]
     assert not first["gate"]["promoted"]
     assert "GRPO did not start" in said[0]
-    assert "Change first: sft.epochs: 16 (4 now)." in said[0]
+    assert "Change first: sft.epochs: 32 (4 now)." in said[0]
     assert last["ending"]["state"] == "promoted"
     assert last["models"]["grpo"]["accuracy"] >= last["gate"]["floor"]["at_least"] >= 0.4
     assert bought == bought[:1] * len(bought), "the teacher is paid once, however often the run is tried"

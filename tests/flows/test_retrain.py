@@ -45,7 +45,7 @@ def test_a_run_prints_a_line_a_stage_and_ends_with_the_outcome_and_the_pages_pat
     after = first.out.split(release)[1].strip().splitlines()
     outcome = first.out.index("Not promoted: GRPO answers ")
     assert after[0].startswith("Warned of 3 things:")
-    assert outcome < first.out.index("Change first: sft.epochs: 8 (2 now).") < first.out.index("Cost: ")
+    assert outcome < first.out.index("Change first: sft.epochs: 16 (2 now).") < first.out.index("Cost: ")
     assert after[-2].rstrip().endswith("The page is report.html in")
     assert after[-1] == str(first.folder)
     assert len(after) <= 24, "the end fits a small terminal"

@@ -73,6 +73,14 @@ RUNS = {
         evidence(recipe=RECIPE | {"sft": {"epochs": 20, "learning_rate": 1e-6}}, learning=BARELY),
         (Cause.NOT_LEARNED, "sft.learning_rate", 1e-3),
     ),
+    "SFT made few steps, and its answers never end": (
+        evidence(learning=FALLING._replace(logs=2), end=NOTHING._replace(cut=1.0, no_first_call=1.0)),
+        (Cause.NOT_LEARNED, "sft.epochs", 160),
+    ),
+    "SFT came to rest, and its answers never end": (
+        evidence(learning=AT_REST, end=NOTHING._replace(cut=1.0, no_first_call=1.0)),
+        (Cause.TOO_SMALL, "student.build.hidden_size", 128),
+    ),
     "a pretrained student has hardly begun": (
         evidence(recipe=PRETRAINED | {"sft": {"epochs": 2, "learning_rate": 1e-6}}, learning=BARELY),
         (Cause.NOT_LEARNED, "sft.learning_rate", 2e-5),
