@@ -94,7 +94,7 @@ def gentler(recipe: Recorded, name: str, by: int = GENTLER) -> Remedy:
     """A learning rate, divided."""
     now = value_of(recipe, name)
     if not isinstance(now, int | float):
-        return Remedy(name, f"1/{by} of it", None, "nothing")
+        return Remedy(name, "a third" if by == GENTLER else "a thirtieth", None, "nothing")
     value = float(f"{now / by:.1e}")
     return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
 
