@@ -45,7 +45,9 @@ class Case:
         settings = {name: value for name, value in self.task.settings.items() if name != "halving"}  # that script loses
         episode = Episode(pool.players[0], seed)
         while not episode.done:
-            episode.step(said(*next_call(self.task.name, settings, episode.messages, 0.0, seed)))
+            call = next_call(self.task.name, settings, episode.messages, 0.0, seed)
+            assert not isinstance(call, str)
+            episode.step(said(*call))
         assert episode.reward == 1.0, f"seed {seed}"
         return episode
 

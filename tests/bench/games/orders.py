@@ -136,6 +136,6 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
     if len(told) == 1:
         return "list_orders", {"customer": told[0].rpartition(" ")[2].rstrip(".")}
     what = question.rpartition(" my ")[2].partition(" ")[0]
-    order, days = next(each for each in _listed(told[1]) if each[1] == what)[::2]
+    order, _, days = next(each for each in _listed(told[1]) if each[1] == what)
     refunds = (days <= DAYS) != errs(question, error_rate)
     return ("refund" if refunds else "refuse"), {"order": order}

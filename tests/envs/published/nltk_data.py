@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nltk
 from nltk.corpus import words as corpus_of_words
@@ -36,7 +37,8 @@ def a_little_nltk_data() -> Iterator[None]:
         nltk.data.path[:] = [folder]
         corpus_of_words.ensure_loaded()
         yield
-    corpus_of_words._unload()  # else it looks into the folder that is gone, for as long as this process lives
+    forget: Any = corpus_of_words
+    forget._unload()  # else it looks into the folder that is gone, for as long as this process lives
     nltk.data.path[:] = kept
     accepted.cache_clear()
     word_list.cache_clear()

@@ -215,22 +215,22 @@ def below() -> tuple[Any, Any]:
 
 def test_a_field_that_was_changed_in_vain_is_not_named_again(below: tuple):
     known = evidence(learning=BY_HEART, end=NOTHING)
-    advised = endings.ending(*below, RECIPE, known).advised
+    advised = endings.ending(below[0], below[1], RECIPE, known).advised
     assert advised[0].field == "windows.collect.size"
-    left = endings.ending(*below, RECIPE, known, {"windows.collect.size"}).advised
+    left = endings.ending(below[0], below[1], RECIPE, known, {"windows.collect.size"}).advised
     assert [each.field for each in left] == ["student"]
     assert left[0].cause == Cause.BEYOND
 
 
 def test_where_all_was_tried_the_sentence_says_so(below: tuple):
     known = evidence(learning=BY_HEART, end=NOTHING)
-    ended = endings.ending(*below, RECIPE, known, {"windows.collect.size", "student"})
+    ended = endings.ending(below[0], below[1], RECIPE, known, {"windows.collect.size", "student"})
     assert ended.change is None
     assert ended.next.startswith("Nothing is left to try")
     assert "Nothing needs to be changed" not in ended.sentence()
 
 
 def test_each_field_is_advised_once_with_its_main_cause(below: tuple):
-    fields = [each.field for each in endings.ending(*below, RECIPE, evidence(learning=FALLING)).advised]
+    fields = [each.field for each in endings.ending(below[0], below[1], RECIPE, evidence(learning=FALLING)).advised]
     assert len(fields) == len(set(fields))
     assert fields[0] == "sft.epochs"
