@@ -4,7 +4,6 @@ In: runs, or evaluated episodes. Out: rates and paired differences with their in
 differ, and a closing sentence. Only files are read; nothing is played.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import ascii_uppercase
@@ -22,6 +21,7 @@ from apprentice.tasks.analysis.comparison import (
     with_intervals,
 )
 from apprentice.tasks.artifacts.lineage import Node
+from apprentice.tasks.artifacts.provenance import leaves
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.judgement.contents import Comparison, Rates
 from apprentice.tasks.judgement.run_models import Models
@@ -157,12 +157,3 @@ def _settings_that_differ(recipes: dict[str, dict[str, Any]]) -> list[dict[str, 
     paths = dict.fromkeys(path for each in flat.values() for path in each)
     rows = [{"setting": path} | {name: flat[name].get(path, "–") for name in flat} for path in paths]
     return [row for row in rows if len({row[name] for name in flat}) > 1]
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each value of nested mappings as JSON, by its path with dots."""
-    if isinstance(value, dict) and value:
-        for name, each in value.items():
-            yield from leaves(each, f"{path}.{name}".lstrip("."))
-    else:
-        yield path, json.dumps(value, ensure_ascii=False)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import ValidationError
 
-from apprentice.flows.compare import leaves
 from apprentice.flows.recipe.loading import explain, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
@@ -22,7 +21,7 @@ from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.tasks.artifacts.foreign import source_of
 from apprentice.tasks.artifacts.lineage import Lineage, Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore, digest_of
-from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, read_record
+from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, leaves, read_record
 from apprentice.tasks.reporting.errors import Stop
 
 COUNTED = {"weights": ".safetensors", "data": (".jsonl", ".json")}

@@ -107,15 +107,11 @@ def _take_known(
 ) -> None:
     """Journals the episodes that earlier windows had of these seeds: a window that grows asks for the new ones only."""
     spec, teacher, environment = given
-    known: dict[str, Any] = {"stage": collect_shard.name, "spec": spec.in_key(), "environment": environment.in_key()}
-    known["teacher"] = teacher.in_made_by()
     missing, before = set(window.seeds()) - kept.done(), len(kept)
-
-    def agrees(made: dict[str, Any], _: dict[str, str]) -> bool:
-        return {name: made.get(name) for name in known} == known
-
-    for shard in made_alike(context.run.store, RolloutShard, agrees, collect_shard.version) if missing else []:
-        with (context.fetch(shard) / "rollouts.jsonl").open() as lines:
+    known: dict[str, Any] = {"stage": collect_shard.name, "version": collect_shard.version, "spec": spec.in_key()}
+    known |= {"teacher": teacher.in_made_by(), "environment": environment.in_key()}
+    for _, folder in made_alike(context.run.store, RolloutShard, known) if missing else ():
+        with (folder / "rollouts.jsonl").open() as lines:
             for record in map(Record.model_validate_json, lines):
                 if record.seed in missing and record.failed_at in ("", "teacher"):
                     missing.remove(record.seed)

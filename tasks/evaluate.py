@@ -6,7 +6,7 @@ journaled, so an interrupted evaluation resumes where it stopped.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import date, timedelta
 from logging import WARNING
@@ -60,8 +60,8 @@ def evaluate(
     """Plays every held-out question. Raises Stop when the environment is lost: an outage does not count as failure."""
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
-    same = {"stage": evaluate.name, "environment": environment.in_key(), "seed": seed}
-    before = _played_before(context, spec, same, checkpoint, evaluate.version)
+    same = {"stage": evaluate.name, "version": evaluate.version, "environment": environment.in_key(), "seed": seed}
+    before = _played_before(context, same | {"spec": spec.in_key()}, {"checkpoint": checkpoint.revision})
     with (
         explained_oom(spec),
         evaluation_journal(context, spec, questions, checkpoint.stage, before) as (kept, ahead, keep),
@@ -94,9 +94,9 @@ def evaluate_endpoint(
         "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
-    same = {"stage": evaluate_endpoint.name, "environment": environment.in_key(), "as_of": as_of}
-    same["endpoint"] = endpoint.in_made_by()
-    before = _played_before(context, spec, same, None, evaluate_endpoint.version)
+    same = {"stage": evaluate_endpoint.name, "version": evaluate_endpoint.version, "endpoint": endpoint.in_made_by()}
+    same |= {"environment": environment.in_key(), "as_of": as_of}
+    before = _played_before(context, same | {"spec": spec.in_key()}, {})
     endpoint, url = endpoint.model_copy(update=sampling), context.run.servers.teacher()
     with (
         evaluation_journal(context, spec, questions, endpoint.called, before) as (kept, ahead, keep),
@@ -147,7 +147,7 @@ def evaluation_journal(
     spec: EvaluateSpec,
     questions: Questions,
     model: str,
-    before: Callable[[], Iterator[EvaluatedEpisode]] = lambda: iter(()),
+    before: Iterable[EvaluatedEpisode] = (),
 ) -> Iterator[tuple[Journal, list[Play], Callable[[EvaluatedEpisode], None]]]:
     """Yields the journal, the episodes still to play, and a function to call with each played episode.
 
@@ -205,31 +205,19 @@ def evaluation_journal(
 
 
 def _played_before(
-    context: StageContext, spec: EvaluateSpec, same: dict[str, Any], checkpoint: Checkpoint | None, version: int
-) -> Callable[[], Iterator[EvaluatedEpisode]]:
+    context: StageContext, settings: dict[str, Any], inputs: dict[str, str]
+) -> Iterator[EvaluatedEpisode]:
     """The episodes of earlier evaluations of a model that differ in how many questions were asked, and how often."""
-    amount = ("questions", "samples")
-    same = same | {"spec": {name: value for name, value in spec.in_key().items() if name not in amount}}
-    weights = checkpoint.revision if checkpoint else None
-
-    def agrees(made: dict[str, Any], inputs: dict[str, str]) -> bool:
-        own = {name: value for name, value in (made.get("spec") or {}).items() if name not in amount}
-        return inputs.get("checkpoint") == weights and {name: (made | {"spec": own}).get(name) for name in same} == same
-
-    def episodes() -> Iterator[EvaluatedEpisode]:
-        for found in made_alike(context.run.store, Evaluation, agrees, version):
-            yield from read_episodes(context.fetch(found))
-
-    return episodes
+    amount = {"spec": ("questions", "samples")}
+    for _, folder in made_alike(context.run.store, Evaluation, settings, inputs, ignoring=amount):
+        yield from read_episodes(folder)
 
 
-def _take_known(kept: Journal, plays: list[Play], before: Callable[[], Iterator[EvaluatedEpisode]]) -> None:
+def _take_known(kept: Journal, plays: list[Play], before: Iterable[EvaluatedEpisode]) -> None:
     """Journals the answers that exist. One follows from its question and its sample, not from its place."""
     done = kept.done()
     missing = {(play.seed, play.question, play.sample): play.place for play in plays if play.place not in done}
-    if not missing:
-        return
-    for each in before():
+    for each in before if missing else ():
         place = missing.pop((each.seed, each.question, each.sample), None) if not each.broken else None
         if place is not None:
             kept.append(each.model_copy(update={"place": place}))

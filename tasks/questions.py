@@ -113,11 +113,9 @@ def ask(
 
 def _known(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int]) -> dict[int, str]:
     """The questions of these seeds that the store's folder has, of the same environment."""
-    wanted, found, task = set(seeds), {}, environment.in_key()
-    for each in made_alike(context.run.store, Questions, lambda made, _: made.get("environment") == task):
-        for row in read_rows(context.fetch(each) / "questions.jsonl"):
-            if row["seed"] in wanted:
-                found[row["seed"]] = row["question"]
+    found: dict[int, str] = {}
+    for _, folder in made_alike(context.run.store, Questions, {"environment": environment.in_key()}):
+        found = {row["seed"]: row["question"] for row in read_rows(folder / "questions.jsonl")} | found
     return {seed: found[seed] for seed in seeds if seed in found}
 
 

@@ -52,17 +52,13 @@ def built_alike(
 
     Its weights depend on nothing else: not on how many questions there are, nor on the version of the rewards.
     """
-    known = {"stage": student.name, "spec": spec.in_key(), "seed": seed}
-
-    def agrees(made: dict[str, Any], _: dict[str, str]) -> bool:
-        return {name: made.get(name) for name in known} == known
-
-    earlier = made_alike(run.store, BaseStudent, agrees, student.version)
+    known = {"stage": student.name, "version": student.version, "spec": spec.in_key(), "seed": seed}
+    earlier = list(made_alike(run.store, BaseStudent, known))
     if not earlier:
         return None
     rows = read_questions(run.store.fetch(questions), Purpose.COLLECT)
     own = _read_by(tokenizer_of(_by_part(environment.make(), rows)))
-    return next((each for each in earlier if _read_by(load_tokenizer(run.store.fetch(each))) == own), None)
+    return next((each for each, folder in earlier if _read_by(load_tokenizer(folder)) == own), None)
 
 
 def _read_by(tokenizer: Any) -> tuple[Any, ...]:

@@ -164,9 +164,9 @@ def print_findings(findings: Iterable[Any]) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=False)
     if console.width < NARROW:
         for each in findings:
-            _print(f"{each.check}  {_is(each)}")
+            print_sentence(f"{each.check}  {_is(each)}")
             for line in _found(each):
-                _print(line, indent=2)
+                print_sentence(line, indent=2)
     else:
         table = Table(box=None, padding=(0, 2, 0, 0))
         for name in ("check", "is"):
@@ -181,14 +181,17 @@ def print_findings(findings: Iterable[Any]) -> None:
     for each in findings:
         if each.status == "failed" and (each.evidence or each.effect):
             print()
-            _print(f"{each.check}: {each.effect}")
+            print_sentence(f"{each.check}: {each.effect}")
             for shown in each.evidence:
-                _print(str(shown), indent=2)
+                print_sentence(str(shown), indent=2)
 
 
-def print_sentence(text: str) -> None:
-    """Print a sentence, wrapped to the terminal's width."""
-    _print(text)
+def print_sentence(text: str, indent: int = 0) -> None:
+    """Print a text between its indent and the terminal's right edge; only a word that is longer than a line is cut."""
+    before = " " * indent
+    wrapper = textwrap.TextWrapper(Console().width, before, f"{before}  ", break_on_hyphens=False)
+    for line in wrapper.wrap(text):
+        print(line)
 
 
 @contextmanager
@@ -228,15 +231,6 @@ def _found(finding: Any) -> Iterator[str]:
     yield finding.found
     if finding.remedy:
         yield f"→ {finding.remedy}"
-
-
-def _print(text: str, indent: int = 0) -> None:
-    """Print a text between its indent and the right edge; only a word that is longer than a line is cut."""
-    width, before = Console().width, " " * indent
-    for line in textwrap.wrap(
-        *(text, width), initial_indent=before, subsequent_indent=f"{before}  ", break_on_hyphens=False
-    ):
-        print(line)
 
 
 def _table(rows: list[dict[str, Any]]) -> None:

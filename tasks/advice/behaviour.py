@@ -4,7 +4,6 @@ In: a model's evaluated episodes, the tools' schemas, and what the teacher's kep
 `Behaviour`, in shares of the episodes.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, read_rows
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, arguments_of, read_rows
 
 ALWAYS = 0.95
 """The share of the teacher's calls from which a habit counts as one."""
@@ -111,28 +110,28 @@ def behaviour(
         max_new_tokens: The most tokens of a turn.
     """
     played = [record for record in records if not record.broken]
-    share = _Share(len(played))
-    broke, cut = (
-        [each for each in played if each.broke_off_after],
-        [each for each in played if _cut(each, max_new_tokens)],
-    )
-    broke = [each for each in broke if each not in cut]
+    cut = [_cut(each, max_new_tokens) for each in played]
+    broke = [each for each, is_cut in zip(played, cut, strict=True) if each.broke_off_after and not is_cut]
     after = _most(each.broke_off_after for each in broke)
     wrong = [each for each in played if not each.is_right and not each.broke_off_after and _calls(each)]
     invented = [found for each in played if (found := _invented(each, habits))]
     calls = Counter(_as_text(_calls(each)[-1]) for each in played if _calls(each))
     constant, times = calls.most_common(1)[0] if calls else ("", 0)
+
+    def share(number: int) -> float:
+        return number / max(len(played), 1)
+
     return Behaviour(
         episodes=len(played),
-        right=share([each for each in played if each.is_right]),
-        no_first_call=share([each for each in played if _lacks_form(each, schemas(each.seed))]),
-        broke_off=share(broke),
+        right=share(sum(each.is_right for each in played)),
+        no_first_call=share(sum(_lacks_form(each, schemas(each.seed)) for each in played)),
+        broke_off=share(len(broke)),
         broke_off_after=after,
         missing=habits.next_tool.get(after, "") if habits else "",
-        cut=share(cut),
-        invented=share(invented),
+        cut=share(sum(cut)),
+        invented=share(len(invented)),
         invented_in=_most(invented),
-        constant=times / max(len(played), 1),
+        constant=share(times),
         constant_call=constant,
         paid_for_stopping=_mean_reward(broke),
         paid_for_wrong=_mean_reward(wrong),
@@ -146,11 +145,7 @@ def calls_of(messages: Iterable[Message]) -> list[tuple[Call, str]]:
         if message["role"] in ("user", "tool"):
             told += f"\n{message['content']}"
         for call in message.get("tool_calls") or []:
-            given = call["function"]["arguments"]
-            try:
-                read = json.loads(given) if isinstance(given, str) else given
-            except json.JSONDecodeError:
-                read = {}
+            read = arguments_of(call)
             found.append(((call["function"]["name"], read if isinstance(read, dict) else {}), told))
     return found
 
@@ -212,13 +207,3 @@ def _most(names: Iterable[str]) -> str:
 
 def _mean_reward(records: Sequence[EvaluatedEpisode]) -> float | None:
     return fmean(each.score for each in records) if records else None
-
-
-class _Share:
-    """Of so many episodes."""
-
-    def __init__(self, of: int):
-        self._of = max(of, 1)
-
-    def __call__(self, some: Sequence[Any]) -> float:
-        return len(some) / self._of

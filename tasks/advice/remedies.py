@@ -110,10 +110,8 @@ def faster(recipe: Recorded) -> Remedy:
 
 def larger_groups(recipe: Recorded) -> Remedy:
     """Twice the group, in steps of as many questions where a step of now does not hold whole groups."""
-    larger, batch = (
-        more(recipe, "grpo.num_generations", FACTOR, "fewer questions a step"),
-        value_of(recipe, "grpo.batch_size"),
-    )
+    larger = more(recipe, "grpo.num_generations", FACTOR, "fewer questions a step")
+    batch = value_of(recipe, "grpo.batch_size")
     if larger.to is None or not batch or batch * (value_of(recipe, "grpo.gradient_accumulation") or 1) % larger.to == 0:
         return larger
     return replace(larger, also={"grpo.batch_size": batch * FACTOR}, costs="larger steps")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.comparison import LEVEL, clustered_interval, holm, paired_difference
-from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
+from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of, same_text
 from apprentice.tasks.reporting.safe_text import code
 
 GREW = 0.1
@@ -256,11 +256,7 @@ def _calls(messages: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any]
     found = []
     for message in messages:
         for call in message.get("tool_calls") or []:
-            given = call["function"]["arguments"]
-            try:
-                read = json.loads(given) if isinstance(given, str) else given
-            except json.JSONDecodeError:
-                read = given
+            read = arguments_of(call)
             found.append((call["function"]["name"], read if isinstance(read, dict) else {"": read}))
     return found
 

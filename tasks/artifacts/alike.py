@@ -1,14 +1,16 @@
 """Finds earlier artifacts of a store that can take the place of a new one.
 
-In: the store, a kind or an artifact. Out: the artifacts with their records. Nothing is fetched.
+In: the store, a kind or an artifact. Out: the artifacts, with their records or their folders.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, artifact_of
 from apprentice.tasks.artifacts.types import Artifact
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 A = TypeVar("A", bound=Artifact)
@@ -29,24 +31,39 @@ def newest_first(store: LocalStore, kind: type[A], tags: dict[str, str]) -> list
 def made_alike(
     store: LocalStore,
     kind: type[A],
-    agrees: Callable[[dict[str, Any], dict[str, str]], bool],
-    version: int | None = None,
-) -> list[A]:
-    """Artifacts in the store's folder whose settings and inputs agree with those of a new one, the newest first.
+    settings: dict[str, Any],
+    inputs: dict[str, str] | None = None,
+    ignoring: dict[str, tuple[str, ...]] | None = None,
+) -> Iterator[tuple[A, Path]]:
+    """Artifacts in the store's folder that were made under these settings of these inputs, the newest first, each with
+    its folder. Others may differ. One that is damaged is left out, and said.
 
     Args:
-        agrees: Given the settings, with the stage's name as `stage`, and the inputs' revisions.
-        version: Of the stage; None if any will do.
+        settings: By the stage's argument, as its record has them; `stage` and `version` are those of the stage.
+        inputs: The revisions of some of its inputs.
+        ignoring: Fields of settings that may differ as well.
     """
-    return [
-        found
-        for found, record in newest_first(store, kind, store.here(kind))
-        if version in (None, record.made_by.get("version"))
-        and agrees(
-            record.made_by.get("settings", {}) | {"stage": record.made_by.get("stage")},
-            record.made_by.get("inputs", {}),
-        )
-    ]
+    wanted, of = _without(settings, ignoring or {}), inputs or {}
+    for found, record in newest_first(store, kind, store.here(kind)):
+        made = record.made_by
+        own = _without(made.get("settings", {}), ignoring or {})
+        own |= {"stage": made.get("stage"), "version": made.get("version")}
+        given = made.get("inputs", {})
+        if all(own.get(name) == each for name, each in wanted.items()) and of.items() <= given.items():
+            try:
+                folder = store.fetch(found)
+            except Stop as stop:
+                announce.warn(f"An earlier result is not used: {stop.cause}")
+                continue
+            yield found, folder
+
+
+def _without(settings: dict[str, Any], ignoring: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    return settings | {
+        name: {field: value for field, value in settings[name].items() if field not in fields}
+        for name, fields in ignoring.items()
+        if isinstance(settings.get(name), dict)
+    }
 
 
 def first_alike(store: LocalStore, artifact: A) -> A:

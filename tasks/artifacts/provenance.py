@@ -6,6 +6,7 @@ same work has the same revision on any machine; the circumstances (code, recipe,
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
@@ -157,3 +158,12 @@ def parent(artifact: Artifact) -> Parent:
         revision=artifact.revision,
         key=artifact.key,
     )
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields each value of nested mappings as JSON, by its path with dots."""
+    if isinstance(value, dict) and value:
+        for name, each in value.items():
+            yield from leaves(each, f"{path}.{name}".lstrip("."))
+    else:
+        yield path, json.dumps(value, ensure_ascii=False)

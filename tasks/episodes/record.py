@@ -186,6 +186,15 @@ def as_text(call: dict[str, Any]) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # lone surrogates cannot be encoded
 
 
+def arguments_of(call: dict[str, Any]) -> Any:
+    """A call's arguments, read from their JSON text; the text itself where it is none."""
+    given = call["function"]["arguments"]
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError:
+        return given
+
+
 def read_episodes(folder: Path) -> list[EvaluatedEpisode]:
     """An evaluation's episodes, in the order of the questions."""
     with (folder / "episodes.jsonl").open() as file:

@@ -18,6 +18,7 @@ from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.questions import exam, questions
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import (
     BuiltStudent,
@@ -110,6 +111,19 @@ def test_another_teacher_plays_every_episode(run: RunContext, chain_sum: Environ
     other = TEACHER.model_copy(update={"temperature": 0.5})
     _, asked = counted(lambda: collect(run, CollectSpec(), other, chain_sum, Window(start=0, size=6)))
     assert asked == 6
+
+
+def test_an_earlier_collection_that_is_damaged_is_said_and_played_again(
+    run: RunContext, chain_sum: EnvironmentSpec, counted: Any
+):
+    collect(run, CollectSpec(), TEACHER, chain_sum, Window(start=0, size=4))
+    (shard,) = run.store.root.glob("datasets/local/toy-rollout-shards/snapshots/*/rollouts.jsonl")
+    shard.chmod(0o644)
+    shard.write_text("{}\n")
+    with announce.console.capture() as said:
+        _, asked = counted(lambda: collect(run, CollectSpec(), TEACHER, chain_sum, Window(start=0, size=6)))
+    assert asked == 6
+    assert "An earlier result is not used" in said.get()
 
 
 def test_questions_of_seeds_that_are_known_are_not_asked_again(
