@@ -70,12 +70,10 @@ class FinishedRun(NamedTuple):
         return False
 
     @property
-    def follows(self) -> str:
-        """The run whose advice it followed, and what was changed for it; empty for others."""
-        with suppress(OSError, ValueError, KeyError):
-            found = json.loads((self.folder / FOLLOWS).read_text())
-            return f"{found['after']}, {found['change']}"
-        return ""
+    def follows(self) -> dict[str, str]:
+        """`after`, the run whose advice it followed, and `change`, what was changed for it; empty for others."""
+        file = self.folder / FOLLOWS
+        return json.loads(file.read_text()) if file.exists() else {}
 
     def row(self, root: Path | None = None) -> dict[str, str]:
         models = self.verdict.models
@@ -89,7 +87,8 @@ class FinishedRun(NamedTuple):
             "outcome": state_of(self.verdict, self.decision),
             "champion": "yes" if self.is_champion(root) else "no",
             "page": str(self.folder / "report.html"),
-            "follows": self.follows,
+            "follows": self.follows.get("after", ""),
+            "change": self.follows.get("change", ""),
         }
 
 

@@ -7,7 +7,7 @@ next cause.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -74,6 +74,15 @@ class Followed(NamedTuple, Generic[R]):
         )
 
 
+class Step(NamedTuple, Generic[R]):
+    """What is tried next."""
+
+    field: str
+    change: str
+    """The field and its value, for people."""
+    recipe: R
+
+
 class Budget(NamedTuple):
     """What a chain of runs may take. None sets no limit."""
 
@@ -108,7 +117,7 @@ def follow(
         folder = run(recipe)
         return Followed(folder, json.loads((folder / "report.json").read_text()), recipe, change)
 
-    chain, tried, shown = [finished(recipe)], list[str](), 0
+    chain, tried, shown = [finished(recipe)], set[str](), 0
     while True:
         if len(chain) > shown:
             shown = len(chain)
@@ -119,18 +128,18 @@ def follow(
             announce.say(f"No further run: {why}.")
             return chain
         begun_from = best_of(chain)
-        advice, changed = _next(begun_from, with_overrides, tried)
-        if changed is None:
-            announce.say(f"No further run: {advice}.")
+        step = _next(begun_from, with_overrides, tried)
+        if isinstance(step, str):
+            announce.say(f"No further run: {step}.")
             return chain
-        announce.say(f"Following: {advice}.")
-        tried.append(advice)
+        announce.say(f"Following: {step.change}.")
+        tried.add(step.field)
         try:
-            chain.append(finished(changed, advice))
+            chain.append(finished(step.recipe, step.change))
         except Stop as stop:  # such as a model that cannot be downloaded: the runs before it stand
-            announce.warn(f"{advice} could not be followed: {' '.join(str(stop).split())}")
+            announce.warn(f"{step.change} could not be followed: {' '.join(str(stop).split())}")
             continue
-        follows = {"after": begun_from.folder.name, "change": advice}
+        follows = {"after": begun_from.folder.name, "change": step.change}
         (chain[-1].folder / FOLLOWS).write_text(json.dumps(follows) + "\n")
 
 
@@ -148,17 +157,19 @@ def as_sentence(first: Followed[Any], best: Followed[Any], questions: int, found
     return f"On {questions:,} questions that no choice saw, {best.folder.name} {verb} {first.folder.name}: {by}."
 
 
-def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], changed: list[str]) -> tuple[str, R | None]:
-    """Return the change that a run advises with the recipe that has it, or why there is none."""
-    seen = {each.partition(":")[0].strip("`") for each in changed}
-    left = [each for each in last.report["ending"]["advised"] if each["field"] not in seen]
+def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried: Collection[str]) -> Step[R] | str:
+    """Return the first change that a run advises and that was not tried, or why there is none."""
     why = "nothing is left to try"
-    for advice in left:
+    for advice in last.report["ending"]["advised"]:
+        if advice["field"] in tried:
+            continue
         if not advice["changes"]:
-            return f"only a person can choose {code(advice['field'])} ({advice['why'].rstrip('.')})", None
+            return f"only a person can choose {code(advice['field'])} ({advice['why'].rstrip('.')})"
         try:
             overrides = [f"{path}={json.dumps(value)}" for path, value in advice["changes"].items()]
-            return f"{advice['field']}: {advice['value']}", with_overrides(last.recipe, overrides)
+            changed = with_overrides(last.recipe, overrides)
         except Stop as stop:
             why = f"{code(advice['field'])} cannot be changed so: {stop.cause}".removesuffix(".")
-    return why, None
+            continue
+        return Step(advice["field"], f"{advice['field']}: {advice['value']}", changed)
+    return why

@@ -49,8 +49,7 @@ def _shown(row: dict[str, str], width: int, has_chain: bool) -> dict[str, str]:
     """What fits a terminal of 80 columns; one of 120 has what a run's own name may leave out as well."""
     wide = {name: row[name] for name in ("recipe", "seed", "when")} if width >= WIDE else {}
     outcome = "champion" if row["champion"] == "yes" else row["outcome"]
-    after, _, change = row["follows"].partition(", ")
-    chain = {"follows": f"{after}\n{change}".strip()} if has_chain else {}
+    chain = {"follows": f"{row['follows']}\n{row['change']}".strip()} if has_chain else {}
     return {"run": row["run"], **wide, "accuracy": f"{row['model']} {row['accuracy']}", "outcome": outcome, **chain}
 
 

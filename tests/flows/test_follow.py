@@ -156,4 +156,4 @@ def test_options_that_do_not_go_together_are_refused(options: list[str], remedy:
 def test_the_list_of_runs_shows_what_each_one_followed(toy: Recipe, runs: Any):
     chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, Budget(1))
     shown = [FinishedRun(each.folder, {}, {}, each.verdict, None).follows for each in chain]  # type: ignore[arg-type]
-    assert shown == ["", "toy-1, sft.epochs: 8 (2 now)"]
+    assert shown == [{}, {"after": "toy-1", "change": "sft.epochs: 8 (2 now)"}]

@@ -56,5 +56,5 @@ def test_the_best_model_is_confirmed_on_questions_that_no_choice_saw(said: str):
 def test_the_list_of_runs_shows_the_chain(home: Path, reports: list[dict[str, Any]]):
     listed = json.loads(run_command([str(BIN / "apprentice"), "runs", "--json"], home).stdout)
     newest, *_, oldest = listed
-    assert newest["follows"] == f"{oldest['run']}, sft.epochs: 16 (2 now)"
-    assert oldest["follows"] == ""
+    assert (newest["follows"], newest["change"]) == (oldest["run"], "sft.epochs: 16 (2 now)")
+    assert (oldest["follows"], oldest["change"]) == ("", "")
