@@ -5,19 +5,23 @@ compared that have the same seed and differ in one field, by the accuracy of the
 """
 
 from collections.abc import Mapping
-from itertools import permutations
+from contextlib import suppress
+from itertools import combinations
 from typing import Any, NamedTuple
 
-from apprentice.tasks.advice.ending import read_verdict
-from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.artifacts.alike import newest_first
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.judgement.contents import VerdictContents
+from apprentice.tasks.artifacts.provenance import leaves
+from apprentice.tasks.artifacts.types import Verdict
+from apprentice.tasks.judgement.contents import VerdictContents, read_verdict
+from apprentice.tasks.reporting.errors import Stop
 
 TOGETHER = {
     "student.build.intermediate_size": "student.build.hidden_size",
     "windows.evaluate.size": "evaluate.questions",
+    "grpo.batch_size": "grpo.num_generations",
 }
-"""Fields that change with another one."""
+"""Fields that change with another one, by the remedies."""
 OF_THE_STUDENT = ("precision", "sft.", "grpo.")
 """Where fields change with the student."""
 
@@ -34,14 +38,15 @@ class Attempt(NamedTuple):
 
 
 def attempts_of(store: LocalStore) -> list[Attempt]:
-    """The plain runs of a project, the first one first. Those whose verdict is gone are left out."""
+    """The plain runs of a project that the store's folder has, the first one first. Those whose verdict is gone are
+    left out."""
     found = []
-    for past in past_rounds(store):
-        judged = past.node.inputs.get("judged")
-        folder = judged.fetch() if judged else None
-        if folder is not None and not past.recipe.get("round") and past.recipe:
-            found.append(attempt(past.recipe, read_verdict(folder)))
-    return found
+    for verdict, record in newest_first(store, Verdict, store.here(Verdict)):
+        recipe = record.provenance.recipe
+        with suppress(Stop):  # its files are gone, or damaged: then its run says nothing
+            if recipe and not recipe.get("round"):
+                found.append(attempt(recipe, read_verdict(store.fetch(verdict))))
+    return found[::-1]
 
 
 def attempt(recipe: Mapping[str, Any], verdict: VerdictContents) -> Attempt:
@@ -55,29 +60,17 @@ def in_vain(attempts: list[Attempt], now: Attempt) -> set[str]:
     Args:
         attempts: The earlier runs; the present one may be among them.
     """
-    known = [*attempts, now]
-    found = set()
-    for before, after in permutations(known, 2):
-        if known.index(before) < known.index(after) and after.accuracy <= before.most:
-            field = changed_field(before.recipe, after.recipe)
-            found |= {field} if field else set()
-    return found
+    pairs = combinations([*attempts, now], 2)
+    worse = [(before.recipe, after.recipe) for before, after in pairs if after.accuracy <= before.most]
+    return {field for each in worse if (field := changed_field(*each))}
 
 
 def changed_field(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """The one field in which two recipes differ, with those that belong to it; empty if there are several or none."""
-    then, now = _leaves(before), _leaves(after)
+    then, now = dict(leaves(before)), dict(leaves(after))
     differ = {name for name in then.keys() | now.keys() if then.get(name) != now.get(name)}
     if any(name.startswith("student.") and not name.startswith("student.build.") for name in differ):
         others = [name for name in differ if not name.startswith(("student.", *OF_THE_STUDENT))]
         return "" if others else "student"
-    differ = {TOGETHER.get(name, name) for name in differ}
+    differ -= {name for name, main in TOGETHER.items() if main in differ}
     return next(iter(differ)) if len(differ) == 1 else ""
-
-
-def _leaves(recipe: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in recipe.items():
-        within = f"{path}{name}"
-        found |= _leaves(value, f"{within}.") if isinstance(value, Mapping) else {within: value}
-    return found

@@ -348,10 +348,9 @@ def _equal_groups(found: Evidence) -> Finding | None:
     evidence = f"{equal:.0%} of GRPO's groups had equal rewards and taught nothing"
     if entropy is not None and entropy < LOW_ENTROPY:
         evidence += f", at an entropy of {entropy:.2g} a token: SFT left the model hardly any variety"
-    remedy = larger_groups(found.recipe)
     if (value_of(found.recipe, "grpo.num_generations") or 0) >= LARGE_GROUP:
         return Finding(Cause.EQUAL_GROUPS, f"{evidence}.", fewer(found.recipe, "sft.epochs"))
-    return Finding(Cause.EQUAL_GROUPS, f"{evidence}. Larger ones differ more often.", remedy)
+    return Finding(Cause.EQUAL_GROUPS, f"{evidence}. Larger ones differ more often.", larger_groups(found.recipe))
 
 
 def _too_hard(found: Evidence) -> Finding | None:
@@ -384,6 +383,8 @@ def _flat(found: Evidence) -> Finding | None:
 
 
 def _too_few_rows(found: Evidence) -> Finding | None:
+    if found.recipe and value_of(found.recipe, "sft.epochs") is None:
+        return None
     evidence = "SFT has learned its rows, and they are too few for more."
     return Finding(Cause.MEMORISED, evidence, more_rows(found.recipe))
 

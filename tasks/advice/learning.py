@@ -34,11 +34,11 @@ class Learning(NamedTuple):
     held_out: tuple[float, float] | None
     """The lowest loss on rows that were held out, and the last one; None without any."""
     logs: int = FEWEST
-    """Of so few no course is read."""
+    """Of fewer than `FEWEST` no course is read; of one alone nothing."""
 
     @property
     def barely_moved(self) -> bool:
-        return self.logs >= FEWEST and self.last >= STILL * self.first and not self.diverged
+        return self.logs > 1 and self.last >= STILL * self.first and not self.diverged
 
     @property
     def falling(self) -> bool:

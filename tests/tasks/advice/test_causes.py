@@ -230,6 +230,12 @@ def test_where_all_was_tried_the_sentence_says_so(below: tuple):
     assert "Nothing needs to be changed" not in ended.sentence()
 
 
+def test_rows_are_not_blamed_where_nothing_learned_from_rows():
+    alone = RECIPE | {"sft": None}
+    found = causes(grpo(recipe=alone, learning=None, habits=None, rows=None))
+    assert [each.remedy.name for each in found] == ["grpo.max_steps"]
+
+
 def test_each_field_is_advised_once_with_its_main_cause(below: tuple):
     fields = [each.field for each in endings.ending(below[0], below[1], RECIPE, evidence(learning=FALLING)).advised]
     assert len(fields) == len(set(fields))

@@ -27,7 +27,8 @@ COURSES = {
         log([5, 1, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], 1.0, [0.9, 0.7, 1.2]),
         {"is_learned", "falling", "overfits"},
     ),
-    "too few logs to tell": (log([5.0, 5.0], 0.1), set()),
+    "one log alone": (log([5.0], 0.1), set()),
+    "two equal logs": (log([5.0, 5.0], 0.1), {"barely_moved"}),
     "no accuracy logged": (log([5, 1, 0.1, 0.05, 0.02, 0.02, 0.01, 0.01]), {"is_learned", "falling"}),
 }
 
