@@ -79,8 +79,7 @@ def near_misses(subject: Subject) -> list[NearMiss]:
     """
     if subject.near_misses is None:
         right = [each for each in subject.scripted if is_right(each.reward) and each.calls]
-        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in subject.players[0].schemas}
-        planned = [change for each in right for change in _changes(each, right, schemas)]
+        planned = [change for each in right for change in _changes(each, right, _properties(subject))]
         subject.tried = [(each.right.seed, each.calls) for each in planned]
         episodes = subject.play_all([(each.right.seed, replayed(each.calls)) for each in planned])
         subject.near_misses = [
@@ -100,11 +99,19 @@ class Change(NamedTuple):
     calls: list[Call]
 
 
-def _changes(each: AuditedEpisode, right: Sequence[AuditedEpisode], schemas: Mapping[str, Any]) -> Iterator[Change]:
+def _properties(subject: Subject) -> dict[str, dict[str, Any]]:
+    """Return the schemas of each tool's arguments; a last text is no tool, and has none."""
+    functions = [tool["function"] for tool in subject.players[0].schemas]
+    return {each["name"]: each["parameters"].get("properties", {}) for each in functions}
+
+
+def _changes(
+    each: AuditedEpisode, right: Sequence[AuditedEpisode], schemas: Mapping[str, dict[str, Any]]
+) -> Iterator[Change]:
     """Yield an episode's near misses: of the last call that has some."""
     for place in reversed(range(len(each.calls))):
         tool, given = each.calls[place]
-        properties = schemas.get(tool, {}).get("properties", {})
+        properties = schemas.get(tool, {})
         found = [
             (name, way, {name: other})
             for name, value in given.items()
@@ -349,11 +356,11 @@ def ordered(subject: Subject) -> CheckResult:
 
 def _missed(subject: Subject, played: Iterable[AuditedEpisode], far: int) -> Iterator[AuditedEpisode]:
     """Play the script's episodes again with another last call: a near miss, or one far off."""
+    properties = _properties(subject)
     for each in subject.within(list(played)[:FIRST]):
         tool, given = each.calls[-1]
         changed = {name: _changed(value, far) for name, value in given.items()}
-        schema = next(t["function"] for t in subject.players[0].schemas if t["function"]["name"] == tool)
-        is_choice = any("enum" in one for one in schema["parameters"].get("properties", {}).values())
+        is_choice = any("enum" in one for one in properties.get(tool, {}).values())
         if changed != given and not is_choice:
             yield play(subject.fresh(), each.seed, replayed([*each.calls[:-1], (tool, changed)]))
 

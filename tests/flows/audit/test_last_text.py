@@ -8,7 +8,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.game import Game
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.audit import asking, exploits
+from apprentice.flows.audit import asking, exploits, near_misses, own_code
 from apprentice.flows.audit.connection import sessions, shut, wire
 from apprentice.flows.audit.play.subject import Check, CheckResult, Extent, Needs, Subject
 from tests.served_desk import FILE, ServedDesk, served_desk
@@ -35,6 +35,16 @@ def found(check: Check, desk: ServedDesk, task: EnvironmentSpec | None = None) -
 def test_a_script_that_ends_with_texts_wins_every_episode_and_again(desk: ServedDesk):
     assert found(exploits.oracle, desk).found == "the script earns 1 in 16 of 16 episodes"
     assert found(exploits.repeatable, desk).status == "passed"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [near_misses.ordered, near_misses.near_miss, own_code.declared, own_code.script, own_code.played],
+    ids=lambda check: check.name,
+)
+def test_a_sound_desk_passes_the_checks_of_wrong_calls_and_of_its_code(desk: ServedDesk, check: Check):
+    verdict = found(check, desk)
+    assert verdict.status == "passed", verdict.found
 
 
 def test_a_sound_desk_pays_for_no_text_that_knows_nothing(desk: ServedDesk):
