@@ -15,8 +15,8 @@ from apprentice.envs.base import EnvironmentSettings, ToolEnvironment
 from apprentice.envs.openenv.tools import ListedTool, tool_of
 from apprentice.envs.reward import ROUNDING
 from apprentice.envs.tools import Tool
-from apprentice.envs.wire.reply import BadReply, Reply, one_line
-from apprentice.envs.wire.session import ActionRefused, Crashed, Refused, Session
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.session import ActionRefused, Refused, Session
 
 LIST = {"type": "list_tools"}
 INFRASTRUCTURE = ("timeout", "transport_error")
@@ -83,7 +83,6 @@ class DiscoveredEnvironment(ToolEnvironment):
         self.bounded = settings.scale is None and "reward_range" in settings.model_fields_set
         self.unfinished = None if self.bounded or settings.scale else 0.0
         self._rewards: list[float] = []
-        self._crashed_on: set[str] = set()
 
     @property
     def instructions(self) -> str:
@@ -164,17 +163,8 @@ class DiscoveredEnvironment(ToolEnvironment):
         return text_of(reply.observation.get("result"))
 
     def _acted(self, action: dict[str, Any]) -> Reply:
-        """The reply to an action. Raises ValueError where the server crashes on it, and again in a replay: that is how
-        many servers refuse an action. Raises BadReply, SessionLost."""
-        place = json.dumps([len(self._rewards), action], sort_keys=True)
-        try:
-            return self.session.step(action)
-        except Crashed as crashed:
-            if place not in self._crashed_on:
-                self._crashed_on.add(place)
-                raise
-            self.session.renew()  # the crash may have left half of a step behind
-            raise ValueError(one_line(crashed.reason)) from crashed
+        """The reply to an action. Raises ActionRefused, BadReply, SessionLost."""
+        return self.session.step(action)
 
     def _take(self, reply: Reply) -> None:
         """Notes the reward, and whether the episode has ended. Raises BadReply if it did so without any reward."""

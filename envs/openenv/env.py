@@ -18,8 +18,8 @@ from apprentice.envs.openenv.tasks import MOST_TASKS, rows_of
 from apprentice.envs.openenv.tools import ListedTool, tools_of_action
 from apprentice.envs.wire.metadata import action_of, metadata_of
 from apprentice.envs.wire.passing import passing
-from apprentice.envs.wire.reply import BadReply, Reply
-from apprentice.envs.wire.session import Session
+from apprentice.envs.wire.reply import BadReply, Reply, one_line
+from apprentice.envs.wire.session import Crashed, Session
 from apprentice.envs.wire.waiting import wait_for
 
 MCP = {"tool_name", "arguments"}
@@ -79,6 +79,7 @@ class Environment(DiscoveredEnvironment):
 
     def __init__(self, settings: Settings, session: Session | None = None):
         super().__init__(settings, session)
+        self._crashed_on: set[str] = set()
         if session is not None:
             session.starts_anew = settings.new_sessions
 
@@ -171,3 +172,16 @@ class Environment(DiscoveredEnvironment):
         if own.reply:
             return observation.at(own.reply, reply, self.session.state, own.passing)
         return observation.whole(reply.observation, own.passing) or "{}"
+
+    def _acted(self, action: dict[str, Any]) -> Reply:
+        """As the base's, but raises ValueError where the server crashes on the action, and again in a replay: that is
+        how many published servers refuse one."""
+        place = json.dumps([len(self._rewards), action], sort_keys=True)
+        try:
+            return super()._acted(action)
+        except Crashed as crashed:
+            if place not in self._crashed_on:
+                self._crashed_on.add(place)
+                raise
+            self.session.renew()  # the crash may have left half of a step behind
+            raise ValueError(one_line(crashed.reason)) from crashed

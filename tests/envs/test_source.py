@@ -113,8 +113,8 @@ SHIPPED = {
     "reasoning_gym": "a1ad4491728e73af3429",
     "sudoku": "09cb98801ed60f6921c1",
     "wordle": "7a39ad7d426c18ae3af0",
-    "openenv": "cd6b1149bba39a95b6f2",
-    "verifiers": "fc5b6480059c92238edf",
+    "openenv": "531ce8c2a6d66f4cf087",
+    "verifiers": "03e43765ee5b953cd222",
 }
 SCRIPTS = "dfa7f41cbf97570d858a"
 """Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""
