@@ -164,14 +164,14 @@ def _noise(found: Evidence) -> Finding | None:
 
 def _teacher(found: Evidence) -> Finding | None:
     """The teacher is seldom right, so that few rows are left; or the model has reached it, below the floor."""
-    if found.teacher is None or found.paid:
+    if found.teacher is None:
         return None
     evidence = f"The teacher is right on {found.teacher:.0%} of its questions"
     if found.teacher < SELDOM and found.rows is not None and found.rows < FEW_ROWS:
         return Finding(
             Cause.TEACHER, f"{evidence}, which leaves {found.rows} rows to learn from.", more_rows(found.recipe)
         )
-    if found.floor is None or found.teacher >= found.floor or found.end.right < found.teacher - NEAR:
+    if found.paid or found.floor is None or found.teacher >= found.floor or found.end.right < found.teacher - NEAR:
         return None
     return Finding(
         Cause.TEACHER, f"{evidence}, and the model has reached that.", person("teacher", "a stronger teacher")
