@@ -1,19 +1,24 @@
-"""Samples completions as transformers' `generate` does, in less time on a CPU.
+"""Samples completions as transformers' `generate` does, and computes each token once: a tree of branches.
 
-In: prompts, a cache that holds what all of them begin with, `generate`'s settings. Out: prompts and completions.
+In: prompts, a cache, `generate`'s settings. Out: prompts and completions.
 
-Equal prompts, as those of a group, are computed once; rows leave the batch soon after they end; and a token is drawn by
-one random number a row, where `torch.multinomial` draws one for every token of the vocabulary. So the samples have the
-same distribution, and not the same random numbers.
+Rows whose tokens so far are equal are one branch, which is one row of the model, until their draws differ; a branch is
+copied when it splits, and leaves soon after it ends. Each row keeps its own random numbers, so that its completion is
+the one that it has alone, up to rounding. The prompts of a group are equal, and so are many of its first tokens;
+so are episodes whose replies have been equal as well.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers.generation.configuration_utils import GenerationMode
 
 LEAVE = 8
-"""One in so many rows has to have ended before the others are copied into a smaller batch."""
+"""One in so many branches has to have ended before the others are copied into a smaller batch."""
+
+Draw = Callable[[Any, Any, Any], Any]
+"""(scores (branches, vocabulary), branch of each row (rows), which rows of all (rows)) -> token of each row (rows)."""
 
 
 def one_by_one(generation_config: Any) -> bool:
@@ -24,56 +29,88 @@ def one_by_one(generation_config: Any) -> bool:
 
 @torch.no_grad()
 def decode(
-    model: Any, input_ids: Any, logits_processor: Any, stopping_criteria: Any, generation_config: Any, **given: Any
+    model: Any,
+    input_ids: Any,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    draw: Draw | None = None,
+    **given: Any,
 ) -> Any:
     """Return (rows, columns) token ids, padded on the right; a `custom_generate` of `generate`.
 
     Args:
+        draw: How a row takes its token; None for the likeliest.
         given: What `generate` passes on to the model: `past_key_values`, and an `attention_mask` over all tokens, None
             where no row is padded.
     """
     cache, pad, padding = given["past_key_values"], generation_config.pad_token_id, given["attention_mask"]
-    (count, width), known = input_ids.shape, cache.get_seq_length()
-    mask = input_ids.new_ones(count, known + width) if padding is None else padding
+    width, known = input_ids.shape[1], cache.get_seq_length()
+    every = input_ids.new_ones(len(input_ids), known + width) if padding is None else padding
 
     def forward(ids: Any, seen: Any) -> Any:
-        """The logits that follow the last tokens (rows, vocabulary)."""
+        """The logits that follow the last tokens (branches, vocabulary)."""
         named = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
         named["attention_mask"] = None if padding is None else seen
         if "position_ids" in given:
             named["position_ids"] = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         return model(**model.prepare_inputs_for_generation(ids, **named)).logits[:, -1]
 
-    both, of = torch.cat([mask, input_ids], dim=1).unique(dim=0, return_inverse=True)
-    logits = forward(both[:, mask.shape[1] :], both[:, : mask.shape[1]])[of]
-    cache.batch_select_indices(of)
-    text, rows = input_ids, torch.arange(len(input_ids), device=input_ids.device)
+    both, branch = torch.cat([every, input_ids], dim=1).unique(dim=0, return_inverse=True)
+    mask, text = both[:, : known + width], both[:, known + width :]
+    logits, rows = forward(text, mask), torch.arange(len(input_ids), device=input_ids.device)
+    ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     new: list[Any] = []
-    ended = torch.zeros_like(rows, dtype=torch.bool)
     while True:
         scores = logits_processor(text, logits.float())
-        token = drawn(scores.softmax(dim=-1)) if generation_config.do_sample else scores.argmax(dim=-1)
-        token = token.masked_fill(ended, pad)
+        token = draw(scores, branch, rows) if draw else scores.argmax(dim=-1)[branch]
+        token = token.masked_fill(ended[branch], pad)
         new.append(torch.full_like(input_ids[:, 0], pad).scatter(0, rows, token))
-        text = torch.cat([text, token.unsqueeze(1)], dim=1)
-        ended = ended | stopping_criteria(text, None)
+        children, branch = (branch * scores.shape[1] + token).unique(return_inverse=True)
+        parent, last = children // scores.shape[1], children % scores.shape[1]
+        text, mask = torch.cat([text[parent], last.unsqueeze(1)], dim=1), mask[parent]
+        has_split, ended = len(parent) > len(ended), ended[parent] | stopping_criteria(text, None)
         if ended.all():
             return torch.cat([input_ids, torch.stack(new, dim=1)], dim=1)
         mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-        if ended.sum() * LEAVE >= len(ended):
-            (left,) = (~ended).nonzero(as_tuple=True)
-            cache.batch_select_indices(left)
-            text, mask, rows, ended = (each[left] for each in (text, mask, rows, ended))
+        if has_split or ended.sum() * LEAVE >= len(ended):
+            left, runs = ~ended, ~ended[branch]
+            rows, branch = rows[runs], (left.cumsum(dim=0) - 1)[branch[runs]]
+            text, mask, ended = text[left], mask[left], ended[left]
+            cache.batch_select_indices(parent[left])
         logits = forward(text[:, -1:], mask)
 
 
-def drawn(probabilities: Any) -> Any:
-    """Return a token of each row (rows): the first one at which the sum so far exceeds a random number.
+def by_one_number(count: int) -> Draw:
+    """Draws each token by one random number a row, of `count`, where `torch.multinomial` needs one for every token of
+    the vocabulary: the same distribution, and other random numbers."""
+
+    def draw(scores: Any, branch: Any, rows: Any) -> Any:
+        numbers = torch.rand(count, 1, dtype=scores.dtype, device=scores.device)
+        return drawn(scores.softmax(dim=-1), branch, numbers[rows])
+
+    return draw
+
+
+def as_transformers(count: int) -> Draw:
+    """Draws with the random numbers of transformers, which gives them to ended ones of its `count` rows as well."""
+
+    def draw(scores: Any, branch: Any, rows: Any) -> Any:
+        of_all = torch.zeros(count, dtype=branch.dtype, device=branch.device).scatter(0, rows, branch)
+        return torch.multinomial(scores.softmax(dim=-1)[of_all], num_samples=1).squeeze(1)[rows]
+
+    return draw
+
+
+def drawn(probabilities: Any, branch: Any, numbers: Any) -> Any:
+    """Return a token of each row (rows): the first one at which its branch's sum so far exceeds the row's number.
 
     Args:
-        probabilities: (rows, vocabulary), not negative. They need not sum to one.
+        probabilities: (branches, vocabulary), not negative. They need not sum to one.
+        branch: (rows).
+        numbers: (rows, 1), from 0 to 1.
     """
-    sums = probabilities.cumsum(dim=1)
+    sums = probabilities.cumsum(dim=1)[branch]
     whole = sums[:, -1:]
-    number = torch.minimum(torch.rand_like(whole) * whole, whole.nextafter(torch.zeros_like(whole)))
+    number = torch.minimum(numbers * whole, whole.nextafter(torch.zeros_like(whole)))
     return torch.searchsorted(sums, number, right=True).squeeze(1)

@@ -46,7 +46,8 @@ class SharedPrefix:
             model.set_attn_implementation(ATTENTION)
 
     def cache(self, prompts: list[list[int]], new_tokens: int) -> Cache | None:
-        """A cache that holds the prompts' common prefix and has room to generate; None where none is worth sharing.
+        """A cache that holds the prompts' common prefix, if it is worth sharing, and has room to generate; None where
+        the model or a setting needs another one.
 
         At least one token of each prompt is left, whose logits name the first new one.
         """
@@ -58,8 +59,8 @@ class SharedPrefix:
             self._compute(prompts[0][:wanted])
             known = wanted
         if known < SHORTEST:
-            return None
-        return Cache(layers=[_Layer(each.keys, each.values, known, new_tokens) for each in self._layers])
+            return Cache(layers=[_Layer(new_tokens) for _ in DynamicCache(config=self._model.config).layers])
+        return Cache(layers=[_Layer(new_tokens, known, each.keys, each.values) for each in self._layers])
 
     def _compute(self, ids: list[int]) -> None:
         cache = DynamicCache(config=self._model.config)
@@ -111,9 +112,9 @@ class _Layer(DynamicLayer):
     part. A model that does something else with them continues with both as one.
     """
 
-    def __init__(self, keys: Any, values: Any, length: int, new_tokens: int):
+    def __init__(self, new_tokens: int, length: int = 0, keys: Any = None, values: Any = None):
         super().__init__()
-        self.prefix = keys[:, :, :length], values[:, :, :length]
+        self.prefix = (keys[:, :, :length], values[:, :, :length]) if length else None
         self._shared = 0
         """Tokens that `keys` and `values` leave to `prefix`."""
         self._length = length
@@ -122,23 +123,26 @@ class _Layer(DynamicLayer):
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self.keys = self._prefixed(self.prefix[0], key_states)
-            self.values = self._prefixed(self.prefix[1], value_states)
+            self.keys, self.values = self._with_room(0, key_states), self._with_room(1, value_states)
         begin = self._length - self._shared
         self._length += key_states.shape[-2]
         keys, values = _written(self.keys, key_states, begin), _written(self.values, value_states, begin)
         keys.layer = values.layer = self
         return keys, values
 
-    def _prefixed(self, prefix: Any, states: Any) -> Any:
-        """Room for all tokens; a tensor that grew would be copied at every one of them."""
+    def _with_room(self, part: int, states: Any) -> Any:
+        """The prefix's keys (0) or values (1), and room for all tokens; a tensor that grew would be copied at every one
+        of them."""
         rows, heads, width, size = states.shape
         whole = states.new_zeros(rows, heads, self._length + width + self._new_tokens, size)
-        whole[:, :, : self._length] = prefix
+        if self.prefix:
+            whole[:, :, : self._length] = self.prefix[part]
         return whole
 
     def split(self) -> None:
         """Keeps the prefix only once."""
+        if not self.prefix:
+            return
         keys: Any = self.keys
         values: Any = self.values
         self._shared = self.prefix[0].shape[-2]

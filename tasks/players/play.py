@@ -303,7 +303,7 @@ class LocalModel:
             round_weights(self._model)
         # a static cache: a growing one is copied at every token, which takes a third of the time here
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
-        self._generation, self._after_prefix = (
+        self._generation, self._one_by_one = (
             GenerationConfig(
                 max_new_tokens=protocol.tokens(spec.max_new_tokens),
                 do_sample=False,  # _noise samples
@@ -315,7 +315,7 @@ class LocalModel:
             )
             for cache in ("static" if is_static else None, None)
         )
-        self._prefix = SharedPrefix(self._model, self._after_prefix)
+        self._prefix = SharedPrefix(self._model, self._one_by_one)
         self._context = context_length(self._model.config)
         self._warned = False
         self._seed = seed
@@ -325,20 +325,30 @@ class LocalModel:
         """The model's next message for each episode, in order; counts its tokens."""
         import torch
 
+        from apprentice.tasks.models.decoding import decode
         from apprentice.tasks.models.shared_prefix import rests
 
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
-        noise = [] if self._temperature is None else [self._noise(episodes)]
+        noise = None if self._temperature is None else self._noise(episodes)
         rooms = [max(self._context - len(ids), 1) for ids in prompts]
         self._tell_if_cut(rooms)
         with torch.inference_mode():
             cache = self._prefix.cache(prompts, self._generation.max_new_tokens)
             known = 0 if cache is None else cache.get_seq_length()
             inputs = rests(self._tokenizer, prompts, known, self._model.device)
-            generation = self._generation if cache is None else self._after_prefix
-            if cache is not None:
-                inputs["past_key_values"] = cache
-            out = self._model.generate(**inputs, generation_config=generation, logits_processor=noise)
+            if cache is None:
+                generation: dict[str, Any] = {"generation_config": self._generation}
+                if noise:
+                    generation["logits_processor"] = [lambda _, scores: noise(scores, range(len(scores)))]
+            else:
+                generation = {
+                    "generation_config": self._one_by_one,
+                    "past_key_values": cache,
+                    "custom_generate": decode,
+                }
+                if noise:
+                    generation["draw"] = lambda scores, branch, rows: noise(scores[branch], rows.tolist()).argmax(-1)
+            out = self._model.generate(**inputs, **generation)
         new = out[:, inputs["input_ids"].shape[1] :].tolist()
         written = [self._until_end(ids)[:room] for ids, room in zip(new, rooms, strict=True)]
         for ids, prefix, episode in zip(written, prompts, episodes, strict=True):
@@ -358,10 +368,11 @@ class LocalModel:
                 f"evaluate.max_new_tokens is {self._generation.max_new_tokens}. Answers end with the context."
             )
 
-    def _noise(self, episodes: list[Episode]) -> Any:
-        """A logits processor that samples with the Gumbel-max trick: greedy decoding over logits ÷ temperature + noise.
+    def _noise(self, episodes: list[Episode]) -> Callable[[Any, Sequence[int]], Any]:
+        """Sampling with the Gumbel-max trick: greedy decoding over logits ÷ temperature + noise.
 
-        The noise is seeded by episode, so samples depend neither on the batch nor on interruptions.
+        Returns what makes such scores of those of some episodes (rows, vocabulary), given their places. The noise is
+        seeded by episode, so samples depend neither on the batch nor on interruptions.
         https://arxiv.org/abs/1411.0030
         """
         import torch
@@ -372,9 +383,12 @@ class LocalModel:
             drawn = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1
             generators.append(torch.Generator(device=self._model.device).manual_seed(drawn))
 
-        def add(_: Any, scores: Any) -> Any:
+        def add(scores: Any, places: Sequence[int]) -> Any:
             exponential = torch.stack(
-                [torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, generators, strict=True)]
+                [
+                    torch.empty_like(row).exponential_(generator=generators[place])
+                    for row, place in zip(scores, places, strict=True)
+                ]
             )
             return scores / self._temperature - exponential.log()
 

@@ -119,14 +119,14 @@ def _inner(model: Any) -> Any:
 
 @contextmanager
 def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) -> Iterator[None]:
-    """Within it the model's `generate` shares what these prompts, its next inputs, begin with.
+    """Within it the model's `generate` computes each token of these prompts, its next inputs, and of what follows once.
 
     Args:
-        fast: Sample by `decoding.decode`.
+        fast: Whether it may draw other random numbers than transformers.
     """
     import torch
 
-    from apprentice.tasks.models.decoding import decode, one_by_one
+    from apprentice.tasks.models.decoding import as_transformers, by_one_number, decode, one_by_one
     from apprentice.tasks.models.shared_prefix import SharedPrefix
 
     model = _inner(model)
@@ -140,8 +140,9 @@ def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) ->
         known = cache.get_seq_length()
         rest, mask = _without(known, attention_mask, input_ids, attention_mask)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
-        if fast and one_by_one(generation_config):
-            given["custom_generate"] = decode
+        if one_by_one(generation_config):
+            draw = (by_one_number if fast else as_transformers)(len(rest)) if generation_config.do_sample else None
+            given |= {"custom_generate": decode, "draw": draw}
         out = generate(input_ids=rest, attention_mask=mask, past_key_values=cache, **given)
         return torch.cat([input_ids, out[:, rest.shape[1] :]], dim=1)
 

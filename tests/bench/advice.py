@@ -69,7 +69,7 @@ class Situation(NamedTuple):
 OF_REWARD = GRPO | {"max_completion_length": 120, "max_steps": 30, "learning_rate": 3.0e-3}
 STOPS = {"sft.epochs": 9, "environment.settings": {"digits": 1, "orders": 1, "looking": 0.35, "wrong": 0.0}}
 SITUATIONS: dict[str, Situation] = {
-    "healthy letters": Situation(LETTERS, {"sft.epochs": 12}, ()),
+    "healthy letters": Situation(LETTERS, {}, ()),
     "healthy number": Situation(NUMBER, {}, ()),
     "healthy desk": Situation(DESK, {}, ()),
     "healthy letters, no GRPO": Situation(LETTERS, {"grpo": False}, ()),
@@ -155,7 +155,7 @@ def played(name: str, situation: Situation, seed: int, folder: Path, students: P
         (folder / "build" / "smollm2" / "model").symlink_to(SMOLLM2)
     began = time.perf_counter()
     ran = subprocess.run(
-        [str(APPRENTICE), "run", "recipe.yaml", "--follow", "3", "--minutes", "6"],
+        [str(APPRENTICE), "run", "recipe.yaml", "--follow", "3", "--minutes", "10"],
         cwd=folder,
         capture_output=True,
         text=True,

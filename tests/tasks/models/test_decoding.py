@@ -1,4 +1,4 @@
-"""Completions have the model's distribution, though equal prompts are computed once and rows leave a batch early."""
+"""Completions have the model's distribution, though each token is computed once and rows leave a batch early."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from apprentice.tasks.models.decoding import drawn
+from apprentice.tasks.models.decoding import decode, drawn
+from apprentice.tasks.models.shared_prefix import SharedPrefix
 from apprentice.tasks.training.shared_prompts import generate_shared
 
 TOOLS = list(range(1, 41))
@@ -23,66 +24,153 @@ def model() -> Any:
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=VOCABULARY, initializer_range=0.4, **sizes, **heads)).eval()
 
 
+def of_transformers(model: Any, questions: list[list[int]], **settings: Any) -> list[list[int]]:
+    return _generated(model, [TOOLS + question for question in questions], **settings)
+
+
+def _generated(model: Any, prompts: list[list[int]], **settings: Any) -> list[list[int]]:
+    places: dict[tuple[int, ...], int] = {}
+    of = [places.setdefault(tuple(prompt), len(places)) for prompt in prompts]
+    width = max(map(len, places))
+    ids = torch.tensor([[PADS] * (width - len(each)) + [*each] for each in places])[of]
+    mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in places])[of]
+    config = GenerationConfig(**(SETTINGS | {"max_new_tokens": 12, "do_sample": True} | settings))
+    return model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, width:].tolist()
+
+
 def generated(model: Any, questions: list[list[int]], fast: bool, **settings: Any) -> list[list[int]]:
     prompts = [TOOLS + question for question in questions]
-    width = max(map(len, prompts))
-    ids = torch.tensor([[PADS] * (width - len(each)) + each for each in prompts])
-    mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts])
-    config = GenerationConfig(**(SETTINGS | {"max_new_tokens": 12, "do_sample": True} | settings))
     with generate_shared(model, prompts, fast=fast):
-        return model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, width:].tolist()
+        return _generated(model, prompts, **settings)
 
 
 DIFFERENT = [[41, 42], [43], [44, 45, 46], [47]]
 
 
-@pytest.mark.parametrize("questions", [DIFFERENT, [[41]] * 3, [each for each in DIFFERENT for _ in range(3)]])
+GROUPS = [each for each in DIFFERENT for _ in range(3)]
+
+
+@pytest.fixture
+def passes(model: Any) -> list[int]:
+    """How many rows each forward pass of the whole model had."""
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, __, named: rows.append(len(named["input_ids"])), with_kwargs=True)
+    return rows
+
+
+@pytest.mark.parametrize("questions", [DIFFERENT, [[41]] * 3, GROUPS])
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"do_sample": False}, {"do_sample": False, "num_beams": 2}])
 def test_the_likeliest_tokens_are_those_of_transformers(model: Any, questions: list[list[int]], settings: Any):
     given = {"eos_token_id": [ENDS, 22, 38], **settings}
-    plain = generated(model, questions, fast=False, **given)
+    plain = of_transformers(model, questions, **given)
+    assert generated(model, questions, fast=False, **given) == plain
     assert generated(model, questions, fast=True, **given) == plain
     assert len(set(map(str, plain))) == len(set(map(str, questions))), "a mix-up of rows would not show"
 
 
-def test_samples_are_as_frequent_as_those_of_transformers(model: Any):
-    """The first two tokens of 6,000 completions of one prompt and of 6,000 of another."""
-    questions = [[41]] * 6000 + [[42, 43]] * 6000
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
+@pytest.mark.parametrize("questions", [DIFFERENT, [[41]], [[41]] * 32, [each for each in DIFFERENT for _ in range(8)]])
+def test_in_fp32_the_samples_are_those_of_transformers(model: Any, questions: list[list[int]], temperature: float):
+    given = {"eos_token_id": [ENDS, 22, 38], "temperature": temperature, "top_k": 0}
+    torch.manual_seed(5)
+    plain = of_transformers(model, questions, **given)
+    torch.manual_seed(5)
+    assert generated(model, questions, fast=False, **given) == plain
+
+
+def test_a_row_is_drawn_by_its_own_numbers_whatever_is_beside_it(model: Any):
+    questions = [each for each in DIFFERENT for _ in range(6)]
+    numbers = torch.rand(12, len(questions), 1, generator=torch.Generator().manual_seed(2))
+
+    def said(which: list[int]) -> list[list[int]]:
+        step = iter(range(12))
+
+        def draw(scores: Any, branch: Any, rows: Any) -> Any:
+            return drawn((scores / 0.5).softmax(dim=-1), branch, numbers[next(step)][which][rows])
+
+        prompts = [TOOLS + questions[place] for place in which]
+        cache = SharedPrefix(model, GenerationConfig(**SETTINGS)).cache(prompts, 12)
+        assert cache is not None
+        known, width = cache.get_seq_length(), max(map(len, prompts))
+        ids = torch.tensor([[PADS] * (width - len(each)) + each for each in (row[known:] for row in prompts)])
+        mask = torch.nn.functional.pad((ids != PADS).long(), (known, 0), value=1)
+        config = GenerationConfig(**SETTINGS | {"max_new_tokens": 12, "eos_token_id": [ENDS, 22, 38]})
+        given: dict[str, Any] = {"past_key_values": cache, "custom_generate": decode, "draw": draw}
+        out = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, **given)
+        return [[token for token in row if token != PADS] for row in out[:, ids.shape[1] :].tolist()]
+
+    together = said(list(range(len(questions))))
+    assert together == [said([place])[0] for place in range(len(questions))]
+    assert len(set(map(str, together))) > len(DIFFERENT), "rows of a group differ"
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_each_token_is_computed_once_for_all_rows_that_are_alike_so_far(model: Any, passes: list[int], fast: bool):
+    questions = [[41]] * 40 + [[42, 43]] * 40
+    torch.manual_seed(1)
+    said = generated(model, questions, fast=fast, max_new_tokens=8, temperature=0.2, eos_token_id=VOCABULARY)
+    alike = [
+        len({str((question, row[:length])) for question, row in zip(questions, said, strict=True)})
+        for length in range(8)
+    ]
+    assert passes == alike
+    assert sum(alike) < 80 * 8 / 2, "or the test shows nothing"
+
+
+def test_replies_that_are_equal_keep_rows_together_over_turns(model: Any, passes: list[int]):
+    torch.manual_seed(1)
+    first = generated(model, [[41]] * 20, fast=True, max_new_tokens=3, temperature=0.4)
+    passes.clear()
+    generated(model, [[41, *said, 50, 51] for said in first], fast=True, max_new_tokens=3)
+    assert passes[0] == len(set(map(str, first))) < 20
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_answers_are_as_frequent_as_their_probability(model: Any, fast: bool):
+    """All answers of two tokens to two prompts, 50,000 times each, against the model's own probabilities."""
+    questions = [[41]] * 50_000 + [[42, 43]] * 50_000
     torch.manual_seed(0)
-    sides = [generated(model, questions, fast=fast, max_new_tokens=2, temperature=1.3) for fast in (False, True)]
-    for rows in (slice(0, 6000), slice(6000, None)):
-        counts = [torch.zeros(VOCABULARY, VOCABULARY), torch.zeros(VOCABULARY, VOCABULARY)]
-        for count, said in zip(counts, sides, strict=True):
-            for first, *second in said[rows]:
-                count[first, second[0] if second else PADS] += 1
-        common = counts[0] + counts[1] >= 40
-        plain, fast = counts[0][common], counts[1][common]
-        assert len(plain) > 20
-        chi_squared = float(((plain - fast) ** 2 / (plain + fast)).sum())
-        assert chi_squared < len(plain) + 4 * (2 * len(plain)) ** 0.5, "four standard deviations"
+    said = generated(model, questions, fast=fast, max_new_tokens=2, temperature=1.3, top_k=0)
+    for begin in (0, 50_000):
+        expected = 50_000 * probabilities_of_two(model, TOOLS + questions[begin], 1.3)
+        counted = torch.zeros(VOCABULARY, VOCABULARY)
+        for first, *second in said[begin : begin + 50_000]:
+            counted[first, second[0] if second else PADS] += 1
+        common = expected >= 20
+        (chi_squared,) = ((counted - expected)[common] ** 2 / expected[common]).sum().unsqueeze(0).tolist()
+        freedom = int(common.sum())
+        assert freedom > 50
+        assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5, "four standard deviations"
 
 
-def test_equal_prompts_are_computed_once_and_rows_that_ended_leave(model: Any):
-    rows: list[int] = []
-    model.register_forward_pre_hook(lambda _, __, named: rows.append(len(named["input_ids"])), with_kwargs=True)
+@torch.no_grad()
+def probabilities_of_two(model: Any, prompt: list[int], temperature: float) -> Any:
+    """(vocabulary, vocabulary): of each answer of two tokens, by whole passes of the plain model."""
+    of_first = (model(torch.tensor([prompt])).logits[0, -1] / temperature).softmax(dim=-1)
+    rows = torch.tensor([[*prompt, token] for token in range(VOCABULARY)])
+    both = of_first.unsqueeze(1) * (model(rows).logits[:, -1] / temperature).softmax(dim=-1)
+    both[ENDS] = torch.zeros(VOCABULARY).index_fill(0, torch.tensor(PADS), float(of_first[ENDS]))
+    return both
+
+
+def test_branches_that_ended_leave(model: Any, passes: list[int]):
     torch.manual_seed(1)
     said = generated(model, [each for each in DIFFERENT for _ in range(8)], fast=True, eos_token_id=list(range(5, 25)))
-    assert rows[0] == len(DIFFERENT), "a row of each group; what all begin with is no pass of the whole model"
-    assert rows[1:] == sorted(rows[1:], reverse=True)
-    assert rows[-1] < 32 / 2
+    assert passes[0] == len(DIFFERENT), "a row of each group; what all begin with is no pass of the whole model"
+    assert passes[-1] < max(passes) / 2
     lengths = [len([token for token in each if token != PADS]) for each in said]
-    assert sum(rows[1:]) <= sum(lengths) * 8 / 7, "an eighth of a batch at most has ended"
+    assert sum(passes[1:]) <= sum(lengths) * 8 / 7, "an eighth of a batch at most has ended"
 
 
 def test_a_token_is_drawn_by_its_probability_and_never_one_without():
     torch.manual_seed(0)
-    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]]).repeat(20_000, 1)
-    counts = drawn(probabilities).bincount(minlength=6)
+    probabilities, rows = torch.tensor([[0.0, 0.5, 0.0, 0.3, 0.2, 0.0]]), 20_000
+    counts = drawn(probabilities, torch.zeros(rows, dtype=torch.long), torch.rand(rows, 1)).bincount(minlength=6)
     assert counts[[0, 2, 5]].tolist() == [0, 0, 0]
-    assert (counts / 20_000).tolist() == pytest.approx([0.0, 0.5, 0.0, 0.3, 0.2, 0.0], abs=0.015)
+    assert (counts / rows).tolist() == pytest.approx([0.0, 0.5, 0.0, 0.3, 0.2, 0.0], abs=0.015)
 
 
-@pytest.mark.parametrize("number", [0.0, 1.0])
-def test_the_ends_of_the_range_draw_tokens_with_a_probability(monkeypatch: pytest.MonkeyPatch, number: float):
-    monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, number))
-    assert drawn(torch.tensor([[0.0, 0.4, 0.6, 0.0]])).tolist() == [1 if number == 0.0 else 2]
+@pytest.mark.parametrize(("number", "token"), [(0.0, 1), (1.0, 2)])
+def test_the_ends_of_the_range_draw_tokens_with_a_probability(number: float, token: int):
+    of_first = torch.zeros(1, dtype=torch.long)
+    assert drawn(torch.tensor([[0.0, 0.4, 0.6, 0.0]]), of_first, torch.full((1, 1), number)).tolist() == [token]

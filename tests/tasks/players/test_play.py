@@ -235,7 +235,7 @@ def test_samples_follow_the_model_s_probabilities():
     model._model.device = torch.device("cpu")  # type: ignore[assignment]
     scores = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
     episodes: Any = [Named(seed) for seed in range(4000)]
-    drawn = model._noise(episodes)(None, scores.repeat(4000, 1)).argmax(dim=1)
+    drawn = model._noise(episodes)(scores.repeat(4000, 1), range(4000)).argmax(dim=1)
     expected = torch.softmax(scores / 0.5, dim=0) * 4000
     assert chisquare(torch.bincount(drawn, minlength=4).numpy(), expected.numpy()).pvalue > 1e-3
 
