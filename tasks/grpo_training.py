@@ -53,8 +53,10 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
 
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = rests(student.tokenizer, prompts, 0, model.device)
+    tokens = student.texts.longest(spec.max_completion_length)
+    alike = partial(_alike, group=spec.num_generations, tokens=tokens)
     settings = GenerationConfig(
-        max_new_tokens=student.texts.longest(spec.max_completion_length),
+        max_new_tokens=tokens,
         do_sample=True,
         temperature=1.0,
         pad_token_id=0,
@@ -63,11 +65,23 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
 
     def run() -> None:
         rounded = in_bf16(model) if spec.bf16 else nullcontext()
-        shared = generate_shared(model, prompts, fast=spec.bf16) if spec.share_prompts else nullcontext()
+        shared = generate_shared(model, prompts, draws=alike) if spec.share_prompts else nullcontext()
         with rounded, shared:
             model.generate(**inputs, generation_config=settings)
 
     return run
+
+
+def _alike(count: int, group: int, tokens: int) -> Any:
+    """Draws of `count` rows of which half of a group are alike, and the others differ in their last third."""
+    steps = iter(range(tokens))
+
+    def draw(scores: Any, _: Any, rows: Any) -> Any:
+        scores.softmax(dim=-1).cumsum(dim=-1)  # what a draw costs
+        is_end = next(steps) >= tokens * 2 // 3
+        return rows // 2 if is_end else rows // group
+
+    return draw
 
 
 def _pass(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:

@@ -33,7 +33,9 @@ def sharing_prompts(trainer_class: type, generates: bool, fast: bool) -> type:
         generates: Whether transformers generates; other engines keep their own keys, and only the loss shares.
         fast: Whether it may draw other random numbers. In fp32 a key has always stood for those of transformers.
     """
-    generating = partial(generate_shared, fast=fast) if generates else None
+    from apprentice.tasks.models.decoding import as_transformers, by_one_number
+
+    generating = partial(generate_shared, draws=by_one_number if fast else as_transformers) if generates else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
 
 
@@ -118,15 +120,15 @@ def _inner(model: Any) -> Any:
 
 
 @contextmanager
-def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) -> Iterator[None]:
+def generate_shared(model: Any, prompts: list[list[int]], draws: Callable[[int], Any]) -> Iterator[None]:
     """Within it the model's `generate` computes each token of these prompts, its next inputs, and of what follows once.
 
     Args:
-        fast: Whether it may draw other random numbers than transformers.
+        draws: How so many rows take their tokens where they are sampled, as of `decoding`.
     """
     import torch
 
-    from apprentice.tasks.models.decoding import as_transformers, by_one_number, decode, one_by_one
+    from apprentice.tasks.models.decoding import decode, one_by_one
     from apprentice.tasks.models.shared_prefix import SharedPrefix
 
     model = _inner(model)
@@ -141,8 +143,8 @@ def generate_shared(model: Any, prompts: list[list[int]], fast: bool = False) ->
         rest, mask = _without(known, attention_mask, input_ids, attention_mask)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
         if one_by_one(generation_config):
-            draw = (by_one_number if fast else as_transformers)(len(rest)) if generation_config.do_sample else None
-            given |= {"custom_generate": decode, "draw": draw}
+            given["custom_generate"] = decode
+            given["draw"] = draws(len(rest)) if generation_config.do_sample else None
         out = generate(input_ids=rest, attention_mask=mask, past_key_values=cache, **given)
         return torch.cat([input_ids, out[:, rest.shape[1] :]], dim=1)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from apprentice.tasks.models.decoding import decode, drawn
+from apprentice.tasks.models.decoding import as_transformers, by_one_number, decode, drawn
 from apprentice.tasks.models.shared_prefix import SharedPrefix
 from apprentice.tasks.training.shared_prompts import generate_shared
 
@@ -40,7 +40,7 @@ def _generated(model: Any, prompts: list[list[int]], **settings: Any) -> list[li
 
 def generated(model: Any, questions: list[list[int]], fast: bool, **settings: Any) -> list[list[int]]:
     prompts = [TOOLS + question for question in questions]
-    with generate_shared(model, prompts, fast=fast):
+    with generate_shared(model, prompts, by_one_number if fast else as_transformers):
         return _generated(model, prompts, **settings)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.models.decoding import as_transformers
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec
@@ -244,5 +245,5 @@ def test_attention_of_another_kind_generates_the_same(family: str):
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": (ids > 0).long()}
     given["generation_config"] = GenerationConfig(max_new_tokens=7, do_sample=False, **special)
     plain = model.generate(**given).tolist()
-    with generate_shared(model, prompts):
+    with generate_shared(model, prompts, as_transformers):
         assert model.generate(**given).tolist() == plain
