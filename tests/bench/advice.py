@@ -69,7 +69,7 @@ class Situation(NamedTuple):
 OF_REWARD = GRPO | {"max_completion_length": 120, "max_steps": 30, "learning_rate": 3.0e-3}
 STOPS = {"sft.epochs": 9, "environment.settings": {"digits": 1, "orders": 1, "looking": 0.35, "wrong": 0.0}}
 SITUATIONS: dict[str, Situation] = {
-    "healthy letters": Situation(LETTERS, {}, ()),
+    "healthy number, harder": Situation(NUMBER, {"environment.settings": {"most": 15, "guesses": 4}}, ()),
     "healthy number": Situation(NUMBER, {}, ()),
     "healthy desk": Situation(DESK, {}, ()),
     "healthy letters, no GRPO": Situation(LETTERS, {"grpo": False}, ()),
