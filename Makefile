@@ -16,7 +16,7 @@ NAME :=
 
 # What NAME can be, by target; without a NAME it is the first.
 NAMES_run := laptop real
-NAMES_bench := laptop real advice collect view commands step sft flywheel eval envs gpu scaling teacher
+NAMES_bench := laptop real advice collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page
@@ -85,7 +85,7 @@ lint: .venv/dev  ## formatting, lint and types
 
 ##@ Measure (an unknown NAME lists the names; BENCH=--help, FAULTS=--help and E2E=--help list the options)
 
-bench: .venv/dev $(if $(filter real,$(NAME)),build/smollm2/ready)  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
+bench: .venv/dev $(if $(filter real tree,$(NAME)),build/smollm2/ready)  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
 	$(BIN)/python -m tests.bench.$(or $(BENCH_$(NAME)),$(NAME),laptop) $(BENCH)
 
 faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel or hostile

@@ -1,4 +1,4 @@
-"""What is set before libraries are imported: no telemetry, no proxy for localhost, less garbage collection.
+"""What is set before libraries are imported: no telemetry, no proxy for localhost, short waits, less garbage collection.
 
 Importing any sub-package sets the environment variables that are missing, and child processes inherit them. Python's
 garbage collector does not walk what stays as long as the process. OpenEnv would import Gradio, which doubles the time
@@ -26,6 +26,11 @@ NO_TELEMETRY = {
     "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+SPINS = "1000"
+"""How often a thread of libgomp looks for the others before it sleeps. Its own 300,000 looks are in vain where another
+process has a core: a step of two threads then takes twice to ten times as long."""
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+"""Variables with which a user says how threads wait, or how many there are."""
 DEBUG = "APPRENTICE_DEBUG"
 """Set by `--debug`, for this process and its child processes."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -39,6 +44,8 @@ def set_defaults() -> None:
     """Set the variables that are not set, and exclude localhost from a configured proxy."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
+    if not os.environ.keys() & set(WAITING):
+        os.environ["GOMP_SPINCOUNT"] = SPINS
     give_home()
     if urllib.request.getproxies_environment().keys() & {"http", "https", "all"}:
         given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""

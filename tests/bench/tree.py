@@ -1,0 +1,165 @@
+"""What sampling in a tree saves on a trained model: SmolLM2 after its recipe's SFT, 64 rollouts of 8 questions.
+
+In: nothing; a store in build/bench/tree, where the SFT is kept, so that only the first call trains it (some minutes).
+Out: a table, then one line of JSON. Generation alone, in bf16, on the same questions by turns: as transformers does it,
+with what all prompts begin with computed once, and in the tree. `computed` is the share of a completion's tokens that
+the model computes. Then steps of the recipe's GRPO of one batch each (`oversample: 1.0`), and the peak of memory while
+512 rollouts of 64 questions are sampled at once. `--seed 7` is another training. `make bench NAME=real` has plain TRL's
+step on the same rows.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from tests.bench.real import MODEL, RECIPE, made_by
+
+HOME = Path(__file__).parents[2] / "build" / "bench" / "tree"
+GROUP, QUESTIONS, BATCHES, MANY = 8, 8, 6, 64
+TOKENS, STEPS = 40, 6
+WAYS = ("transformers", "prefix", "tree")
+
+
+class Sampler:
+    """Generates batches of a checkpoint, and counts the tokens that it computes after the prompts."""
+
+    def __init__(self, folder: Path):
+        from transformers import GenerationConfig
+
+        from apprentice.tasks.episodes.rendering import chat_format
+        from apprentice.tasks.models.checkpoints import load_model
+        from apprentice.tasks.models.memory import round_weights
+        from apprentice.tasks.models.tokenizer import load_tokenizer
+
+        self.tokenizer, self.model = load_tokenizer(folder), load_model(folder).eval()
+        round_weights(self.model)
+        self.computed = 0
+        self.model.register_forward_pre_hook(self._count, with_kwargs=True)
+        self.settings = GenerationConfig(
+            max_new_tokens=TOKENS,
+            do_sample=True,
+            top_k=0,
+            eos_token_id=list(chat_format(self.tokenizer).ends),
+            pad_token_id=self.tokenizer.pad_token_id,
+            disable_compile=True,
+        )
+
+    def _count(self, _: Any, __: Any, named: dict[str, Any]) -> None:
+        if named["input_ids"].shape[1] == 1:
+            self.computed += len(named["input_ids"])
+
+    def completions(self, prompts: list[list[int]], way: str) -> list[list[int]]:
+        """Token ids, without padding."""
+        import torch
+
+        from apprentice.tasks.models.decoding import by_one_number
+        from apprentice.tasks.models.shared_prefix import SharedPrefix, rests
+        from apprentice.tasks.training.shared_prompts import generate_shared
+
+        cache = SharedPrefix(self.model, self.settings).cache(prompts, TOKENS) if way == "prefix" else None
+        known = cache.get_seq_length() if cache else 0
+        inputs = rests(self.tokenizer, prompts, known, self.model.device)
+        inputs |= {"past_key_values": cache} if cache else {}
+        sharing = generate_shared(self.model, prompts, by_one_number) if way == "tree" else nullcontext()
+        with torch.inference_mode(), sharing:
+            out = self.model.generate(**inputs, generation_config=self.settings)
+        new = out[:, inputs["input_ids"].shape[1] :].tolist()
+        return [[token for token in row if token != self.tokenizer.pad_token_id] for row in new]
+
+
+def trained(recipe: Any) -> Path:
+    from apprentice import collect, sft
+
+    return sft(recipe, collect(recipe)).folder
+
+
+def prompts_of(sampler: Sampler, recipe: Any, home: Path) -> list[list[int]]:
+    """Those of GRPO's first questions."""
+    from apprentice.tasks.episodes.episode import prompt
+    from apprentice.tasks.episodes.record import used_questions
+    from apprentice.tasks.episodes.rendering import prompt_ids
+
+    environment = recipe.environment.make()
+    rows = used_questions(made_by(home, "questions"), "grpo")
+    asked = [prompt(environment, row["question"]) for row in rows[: QUESTIONS * max(BATCHES, MANY // QUESTIONS)]]
+    return [prompt_ids(sampler.tokenizer, each, environment.schemas) for each in asked]
+
+
+def generation(sampler: Sampler, prompts: list[list[int]]) -> dict[str, Any]:
+    import torch
+
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    computed, written = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0)
+    for batch in range(BATCHES):
+        of_batch = [each for each in prompts[batch * QUESTIONS : (batch + 1) * QUESTIONS] for _ in range(GROUP)]
+        for way in WAYS:
+            torch.manual_seed(batch)
+            sampler.computed, began = 0, time.perf_counter()
+            said = sampler.completions(of_batch, way)
+            seconds[way].append(time.perf_counter() - began)
+            computed[way] += sampler.computed
+            written[way] += sum(map(len, said))
+    medians = {way: statistics.median(each) for way, each in seconds.items()}
+    return {
+        way: {
+            "seconds": round(medians[way], 2),
+            "ratio": round(medians["transformers"] / medians[way], 2),
+            "computed": round(computed[way] / written[way], 2),
+        }
+        for way in WAYS
+    }
+
+
+def peak(sampler: Sampler, prompts: list[list[int]]) -> float:
+    """GB that the process has at most while it samples, beyond what it has before."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    before = _memory("VmRSS")
+    sampler.completions([each for each in prompts[:MANY] for _ in range(GROUP)], "tree")
+    return round((_memory("VmHWM") - before) / 1e6, 2)
+
+
+def _memory(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def step(recipe: Any, model: Path) -> float:
+    """Seconds of a step of GRPO, of one batch."""
+    from apprentice import grpo
+    from apprentice.tasks.training.trainer import read_log
+
+    log = read_log(grpo(recipe, model).folder)
+    return round(statistics.median(entry["step_time"] for entry in log if "step_time" in entry), 2)
+
+
+def main() -> None:
+    from apprentice import load_recipe
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=44)
+    parser.add_argument("--home", type=Path, default=HOME)
+    given = parser.parse_args()
+    home = given.home / str(given.seed)
+    sets = [f"student.model={MODEL}", "student.revision=null", f"seed={given.seed}", "guards=[]", "sft.control=false"]
+    sets += [f"store.path={home / 'artifacts'}", f"grpo.max_steps={STEPS}", "grpo.oversample=1.0"]
+    recipe = load_recipe(RECIPE, sets)
+    model = trained(recipe)
+    sampler = Sampler(model)
+    prompts = prompts_of(sampler, recipe, home)
+    row: dict[str, Any] = {"generation": generation(sampler, prompts), "peak_gb_512": peak(sampler, prompts)}
+    del sampler
+    row["step_s"] = step(recipe, model)
+    print("| 64 rollouts | seconds | against transformers | tokens computed of each written |\n|" + " --- |" * 4)
+    for way, found in row["generation"].items():
+        print(f"| {way} | {found['seconds']} | {found['ratio']}× | {found['computed']:.0%} |")
+    print(f"A step of GRPO: {row['step_s']} s. 512 rollouts at once: {row['peak_gb_512']} GB more.", file=sys.stderr)
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
