@@ -68,6 +68,9 @@ class Situation(NamedTuple):
 
 OF_REWARD = GRPO | {"max_completion_length": 120, "max_steps": 30, "learning_rate": 3.0e-3}
 STOPS = {"sft.epochs": 9, "environment.settings": {"digits": 1, "orders": 1, "looking": 0.35, "wrong": 0.0}}
+WEAK_TEACHER = {"teacher.scripted_error_rate": 0.9, "collect.max_refused": 1.0}
+"""Asked again, the script mends half of its mistakes: what is left is few rows, and few steps of SFT."""
+WEAK_TEACHER |= {"gate.at_least": 0.5, "windows.collect.size": 30}
 SITUATIONS: dict[str, Situation] = {
     "healthy number, harder": Situation(NUMBER, {"environment.settings": {"most": 15, "guesses": 4}}, ()),
     "healthy number": Situation(NUMBER, {}, ()),
@@ -82,26 +85,8 @@ SITUATIONS: dict[str, Situation] = {
     "letters, answers of four tokens": Situation(LETTERS, {"evaluate.max_new_tokens": 4}, (Cause.CUT,)),
     "number, answers of two tokens": Situation(NUMBER, {"evaluate.max_new_tokens": 2}, (Cause.CUT,)),
     "desk, answers of two tokens": Situation(DESK, {"evaluate.max_new_tokens": 2}, (Cause.CUT,)),
-    "letters, a weak teacher": Situation(
-        LETTERS,
-        {
-            "teacher.scripted_error_rate": 0.9,
-            "collect.max_refused": 1.0,
-            "gate.at_least": 0.5,
-            "windows.collect.size": 30,
-        },
-        (Cause.TEACHER,),
-    ),
-    "number, a weak teacher": Situation(
-        NUMBER,
-        {
-            "teacher.scripted_error_rate": 0.9,
-            "collect.max_refused": 1.0,
-            "gate.at_least": 0.5,
-            "windows.collect.size": 30,
-        },
-        (Cause.TEACHER,),
-    ),
+    "letters, fifteen rows of a weak teacher": Situation(LETTERS, WEAK_TEACHER, (Cause.NOT_LEARNED, Cause.TEACHER)),
+    "number, fifteen rows of a weak teacher": Situation(NUMBER, WEAK_TEACHER, (Cause.NOT_LEARNED, Cause.TEACHER)),
     "letters, 16 episodes": Situation(
         LETTERS,
         {"windows.collect.size": 12, "sft.epochs": 250, "gate.at_least": 0.7, "grpo": False},
