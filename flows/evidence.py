@@ -52,7 +52,7 @@ def evidence_of(
         learning=learning_of(logs.supervised or []),
         rows=habits.episodes if habits else None,
         entropy=_mean(rewards[:LOGS], "entropy"),
-        clipped=_mean(rewards[:LOGS], "completions/clipped_ratio") or 0.0,
+        clipped=_mean(rewards[:1], "completions/clipped_ratio") or 0.0,  # a rate that is too high spoils the second
     )
 
 

@@ -18,6 +18,7 @@ from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.dpo_settings import DpoCheckpoint, DpoSpec
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.example import example_episode
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, written_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
@@ -29,7 +30,6 @@ from apprentice.tasks.rollouts.groups import read_groups
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
-from apprentice.tasks.training.template import example_episode
 from apprentice.tasks.training.trainer import Learned, arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 

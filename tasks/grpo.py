@@ -24,6 +24,7 @@ from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questio
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
@@ -139,7 +140,8 @@ def train_grpo(
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         if spec.share_prompts:
-            trainer_class = sharing_prompts(trainer_class, generates=spec.plain_generation, fast=spec.bf16)
+            draft = drafts_of(tokenizer, [tool for part in instance.parts() for tool in part.schemas]).after
+            trainer_class = sharing_prompts(trainer_class, spec.plain_generation, spec.bf16, draft)
         groups = GroupLog(context.scratch) if spec.keep_groups else None
         reward = EnvironmentReward(spec, trained_questions, rollouts, streams, groups)
         rows = _rows(environment, used, spec, seed)

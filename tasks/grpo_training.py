@@ -54,7 +54,6 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = rests(student.tokenizer, prompts, 0, model.device)
     tokens = student.texts.longest(spec.max_completion_length)
-    alike = partial(_alike, group=spec.num_generations, tokens=tokens)
     settings = GenerationConfig(
         max_new_tokens=tokens,
         do_sample=True,
@@ -65,23 +64,33 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
 
     def run() -> None:
         rounded = in_bf16(model) if spec.bf16 else nullcontext()
-        shared = generate_shared(model, prompts, draws=alike) if spec.share_prompts else nullcontext()
+        alike = Alike(spec.num_generations, tokens)
+        shared = generate_shared(model, prompts, alike.draws, alike.draft) if spec.share_prompts else nullcontext()
         with rounded, shared:
             model.generate(**inputs, generation_config=settings)
 
     return run
 
 
-def _alike(count: int, group: int, tokens: int) -> Any:
-    """Draws of `count` rows of which half of a group are alike, and the others differ in their last third."""
-    steps = iter(range(tokens))
+class Alike:
+    """Rollouts as a trained model's are: half of a group are alike, the others differ in their last third. What comes
+    before that is drafted once its first token is known."""
 
-    def draw(scores: Any, _: Any, rows: Any) -> Any:
-        scores.softmax(dim=-1).cumsum(dim=-1)  # what a draw costs
-        is_end = next(steps) >= tokens * 2 // 3
-        return rows // 2 if is_end else rows // group
+    def __init__(self, group: int, tokens: int):
+        self._group = group
+        self._begins = tokens * 2 // 3
+        self._step = 0
 
-    return draw
+    def draws(self, _: int) -> Any:
+        def draw(scores: Any, _: Any, rows: Any) -> Any:
+            scores.softmax(dim=-1).cumsum(dim=-1)  # what a draw costs
+            self._step += 1
+            return rows // (self._group if self._step <= self._begins else 2)
+
+        return draw
+
+    def draft(self, ids: list[int], most: int) -> list[int]:
+        return ids[-1:] * min(most, max(self._begins - self._step, 0)) if self._step else []
 
 
 def _pass(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:

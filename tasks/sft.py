@@ -19,6 +19,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
+from apprentice.tasks.episodes.example import example_episode
 from apprentice.tasks.episodes.record import (
     same_text,
 )
@@ -33,7 +34,6 @@ from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.shared_prompts import sharing_rows
-from apprentice.tasks.training.template import example_episode
 from apprentice.tasks.training.trainer import Learned, arguments, finish, train, training_dataset
 from apprentice.tasks.training.watcher import select_weights, watch
 

@@ -131,7 +131,8 @@ class Evidence(NamedTuple):
     entropy: float | None = None
     """At the start of the training by reward, in nats a token."""
     clipped: float = 0.0
-    """The share of its first rollouts that reached the limit of tokens; later ones may, of a model that it spoils."""
+    """The share of its first log's rollouts that reached the limit of tokens; later ones may, of a model that it
+    spoils."""
     did_not_start: bool = False
     """Whether no group of the probe differed."""
     questions: int | None = None

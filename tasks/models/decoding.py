@@ -1,11 +1,15 @@
 """Samples completions as transformers' `generate` does, and computes each token once: a tree of branches.
 
-In: prompts, a cache, `generate`'s settings. Out: prompts and completions.
+In: prompts, a cache, `generate`'s settings, drafts of what is nearly certain. Out: prompts and completions.
 
 Rows whose tokens so far are equal are one branch, which is one row of the model, until their draws differ; a branch is
 copied when it splits, and leaves soon after it ends. Each row keeps its own random numbers, so that its completion is
 the one that it has alone, up to rounding. The prompts of a group are equal, and so are many of its first tokens;
 so are episodes whose replies have been equal as well.
+
+Where a draft says how every branch goes on, one pass computes all of its tokens. Each row draws its own token at each
+place all the same; at the first place where a row leaves its branch's draft, what was computed beyond is forgotten. So
+a completion is what it is without drafts (https://arxiv.org/abs/2211.17192 with a draft that is certain).
 """
 
 from collections.abc import Callable
@@ -19,6 +23,10 @@ LEAVE = 8
 
 Draw = Callable[[Any, Any, Any], Any]
 """(scores (branches, vocabulary), branch of each row (rows), which rows of all (rows)) -> token of each row (rows)."""
+TAIL = 8
+"""Tokens that a draft begins from, at most."""
+Draft = Callable[[list[int], int], list[int]]
+"""(last token ids, most tokens) -> tokens that follow, if they are nearly certain; none drafts nothing."""
 
 
 def one_by_one(generation_config: Any) -> bool:
@@ -35,12 +43,14 @@ def decode(
     stopping_criteria: Any,
     generation_config: Any,
     draw: Draw | None = None,
+    draft: Draft | None = None,
     **given: Any,
 ) -> Any:
     """Return (rows, columns) token ids, padded on the right; a `custom_generate` of `generate`.
 
     Args:
         draw: How a row takes its token; None for the likeliest.
+        draft: None drafts nothing.
         given: What `generate` passes on to the model: `past_key_values`, and an `attention_mask` over all tokens, None
             where no row is padded.
     """
@@ -48,21 +58,34 @@ def decode(
     width, known = input_ids.shape[1], cache.get_seq_length()
     every = input_ids.new_ones(len(input_ids), known + width) if padding is None else padding
 
-    def forward(ids: Any, seen: Any) -> Any:
-        """The logits that follow the last tokens (branches, vocabulary)."""
-        named = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    def forward(text: Any, new: int, ahead: Any) -> Any:
+        """The logits after the last of `new` tokens, and after each one drafted (branches, 1 + drafted, vocabulary)."""
+        ids = torch.cat([text[:, -new:], ahead], dim=1)
+        seen = torch.nn.functional.pad(mask, (0, ahead.shape[1]), value=1)
+        named = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1 + ahead.shape[1]}
         named["attention_mask"] = None if padding is None else seen
         if "position_ids" in given:
             named["position_ids"] = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        return model(**model.prepare_inputs_for_generation(ids, **named)).logits[:, -1]
+        return model(**model.prepare_inputs_for_generation(ids, **named)).logits[:, -1 - ahead.shape[1] :]
+
+    def drafted() -> Any:
+        """(branches, tokens): how all of them go on. One that has ended goes on by padding."""
+        if draft is None:
+            return text[:, :0]
+        most, tails = generation_config.max_length - text.shape[1] - 1, text[:, -TAIL:].tolist()
+        found = [None if over else draft(ids, most) for ids, over in zip(tails, ended.tolist(), strict=True)]
+        whole = min(len(each) for each in found if each is not None)
+        ahead = [[pad] * whole if each is None else each[:whole] for each in found]
+        return text.new_tensor(ahead).view(len(found), whole)
 
     both, branch = torch.cat([every, input_ids], dim=1).unique(dim=0, return_inverse=True)
     mask, text = both[:, : known + width], both[:, known + width :]
-    logits, rows = forward(text, mask), torch.arange(len(input_ids), device=input_ids.device)
     ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-    new: list[Any] = []
+    rows, place = torch.arange(len(input_ids), device=input_ids.device), 0
+    ahead = drafted()
+    logits, new = forward(text, width, ahead), list[Any]()
     while True:
-        scores = logits_processor(text, logits.float())
+        scores = logits_processor(text, logits[:, place].float())
         token = draw(scores, branch, rows) if draw else scores.argmax(dim=-1)[branch]
         token = token.masked_fill(ended[branch], pad)
         new.append(torch.full_like(input_ids[:, 0], pad).scatter(0, rows, token))
@@ -72,13 +95,19 @@ def decode(
         has_split, ended = len(parent) > len(ended), ended[parent] | stopping_criteria(text, None)
         if ended.all():
             return torch.cat([input_ids, torch.stack(new, dim=1)], dim=1)
-        mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+        mask, left = torch.nn.functional.pad(mask, (0, 1), value=1), ahead.shape[1] - place
+        if left and not has_split and ((last == ahead[:, place]) | ended).all():
+            place += 1
+            continue
+        if left:
+            cache.crop(-left)
         if has_split or ended.sum() * LEAVE >= len(ended):
-            left, runs = ~ended, ~ended[branch]
-            rows, branch = rows[runs], (left.cumsum(dim=0) - 1)[branch[runs]]
-            text, mask, ended = text[left], mask[left], ended[left]
-            cache.batch_select_indices(parent[left])
-        logits = forward(text[:, -1:], mask)
+            runs, stays = ~ended, ~ended[branch]
+            rows, branch = rows[stays], (runs.cumsum(dim=0) - 1)[branch[stays]]
+            text, mask, ended = text[runs], mask[runs], ended[runs]
+            cache.batch_select_indices(parent[runs])
+        ahead, place = drafted(), 0
+        logits = forward(text, 1, ahead)
 
 
 def by_one_number(count: int) -> Draw:

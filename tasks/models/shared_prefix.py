@@ -151,6 +151,10 @@ class _Layer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self._length
 
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last tokens, given as a negative number; those after them are written in their place."""
+        self._length += tokens_to_remove
+
 
 def _written(whole: Any, states: Any, begin: int) -> Any:
     """All that is written, with new states from `begin`."""
@@ -162,7 +166,7 @@ def _written(whole: Any, states: Any, begin: int) -> Any:
 def _attend(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **given: Any
 ) -> tuple[Any, None]:
-    """SDPA; for one new token after a shared prefix, attention to both under one softmax."""
+    """SDPA; for tokens after a shared prefix and what followed it, attention to both under one softmax."""
     layer: _Layer | None = getattr(key, "layer", None)
     if layer is not getattr(value, "layer", None):  # the model computes one of them anew
         layer = None
@@ -173,15 +177,15 @@ def _attend(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
     prefix_keys, prefix_values = (each[0] for each in layer.prefix)  # heads, prefix, size
     (rows, heads, new, size), shared = query.shape, prefix_keys.shape[1]
-    assert new == 1, "a prompt is computed at once"
     query = query.reshape(rows, len(prefix_keys), -1, size) * (scaling or size**-0.5)  # of each key's head, its queries
     after = query @ key.transpose(2, 3)
     if attention_mask is not None:
-        after = after.masked_fill(~attention_mask[..., shared:], -torch.inf)
+        seen = attention_mask[..., shared:].repeat(1, 1, query.shape[2] // new, 1)
+        after = after.masked_fill(~seen, -torch.inf)
     before = _of_all_rows(query, prefix_keys.transpose(1, 2))
     weights = torch.cat([before, after], dim=-1).softmax(dim=-1, dtype=torch.float32).to(value.dtype)
     out = weights[..., shared:] @ value + _of_all_rows(weights[..., :shared], prefix_values)
-    return out.reshape(rows, new, heads, -1), None
+    return out.reshape(rows, heads, new, size).transpose(1, 2), None
 
 
 def _of_all_rows(left: Any, right: Any) -> Any:

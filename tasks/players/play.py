@@ -24,10 +24,12 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.tools import without_return
 from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import chat_format, parse, prompt_ids
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.configuration import context_length
+from apprentice.tasks.models.drafts import Drafts
 from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher
@@ -317,6 +319,7 @@ class LocalModel:
         )
         self._prefix = SharedPrefix(self._model, self._one_by_one)
         self._context = context_length(self._model.config)
+        self._known_drafts: dict[str, Drafts] = {}
         self._warned = False
         self._seed = seed
         self._temperature = spec.temperature if spec.decoding == "sampled" else None
@@ -358,6 +361,12 @@ class LocalModel:
             self._protocol.read(self._tokenizer, ids, prefix, episode)
             for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
         ]
+
+    def _drafts(self, tools: list[dict[str, Any]]) -> Drafts:
+        name = json.dumps(tools)
+        if name not in self._known_drafts:
+            self._known_drafts[name] = drafts_of(self._tokenizer, tools)
+        return self._known_drafts[name]
 
     def _tell_if_cut(self, rooms: list[int]) -> None:
         """Says once that a prompt leaves fewer tokens than an answer may have; its answer ends with the context."""

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 from apprentice.envs.defaults import kept
 from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import Call, prompt, turn_of
+from apprentice.tasks.episodes.example import example_episode
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
 from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.training.template import example_episode
 
 DEPTHS = 1, 5
 TIMES = 6

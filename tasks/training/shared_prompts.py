@@ -26,16 +26,18 @@ SMALLER = 0.8
 """Share of the tokens of a batch's completions that their tree has at most, to be worth it."""
 
 
-def sharing_prompts(trainer_class: type, generates: bool, fast: bool) -> type:
+def sharing_prompts(trainer_class: type, generates: bool, fast: bool, draft: Any = None) -> type:
     """The trainer class of an online training, which shares prompts.
 
     Args:
         generates: Whether transformers generates; other engines keep their own keys, and only the loss shares.
         fast: Whether it may draw other random numbers. In fp32 a key has always stood for those of transformers.
+        draft: Of the frame of a call, as `decoding` takes it.
     """
     from apprentice.tasks.models.decoding import as_transformers, by_one_number
 
-    generating = partial(generate_shared, draws=by_one_number if fast else as_transformers) if generates else None
+    draws = by_one_number if fast else as_transformers
+    generating = partial(generate_shared, draws=draws, draft=draft) if generates else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
 
 
@@ -120,11 +122,14 @@ def _inner(model: Any) -> Any:
 
 
 @contextmanager
-def generate_shared(model: Any, prompts: list[list[int]], draws: Callable[[int], Any]) -> Iterator[None]:
+def generate_shared(
+    model: Any, prompts: list[list[int]], draws: Callable[[int], Any], draft: Any = None
+) -> Iterator[None]:
     """Within it the model's `generate` computes each token of these prompts, its next inputs, and of what follows once.
 
     Args:
         draws: How so many rows take their tokens where they are sampled, as of `decoding`.
+        draft: As `decoding` takes it.
     """
     import torch
 
@@ -143,7 +148,7 @@ def generate_shared(model: Any, prompts: list[list[int]], draws: Callable[[int],
         rest, mask = _without(known, attention_mask, input_ids, attention_mask)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
         if one_by_one(generation_config):
-            given["custom_generate"] = decode
+            given |= {"custom_generate": decode, "draft": draft}
             given["draw"] = draws(len(rest)) if generation_config.do_sample else None
         out = generate(input_ids=rest, attention_mask=mask, past_key_values=cache, **given)
         return torch.cat([input_ids, out[:, rest.shape[1] :]], dim=1)

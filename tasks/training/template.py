@@ -7,7 +7,8 @@ from typing import Any
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.player import Player
-from apprentice.tasks.episodes.episode import Message, turn_of
+from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.example import REPLY, example_episode
 from apprentice.tasks.episodes.rendering import (
     CLOSING,
     chat_format,
@@ -20,17 +21,6 @@ from apprentice.tasks.episodes.rendering import (
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.tokenizer import CHOOSE
 from apprentice.tasks.reporting.errors import Stop
-
-REPLY = "reply-7f3a"
-EXAMPLES: dict[str, Any] = {
-    "string": "-57",  # a parser that guesses types makes a number of it
-    "integer": 7,
-    "number": 1.5,
-    "boolean": False,
-    "array": [],
-    "object": {},
-    "null": None,
-}
 
 
 def check_template(model: str, tokenizer: Any, environment: Player) -> None:
@@ -51,15 +41,6 @@ def fault_of(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
                 raise
             return f"fails on an episode with calls: {' '.join(str(error).split())[:200]}"
     return ""
-
-
-def example_episode(function: dict[str, Any]) -> list[Message]:
-    """An episode with two calls of a tool, each with its reply."""
-    given = {name: _example(schema) for name, schema in function["parameters"]["properties"].items()}
-    call_turn = turn_of(function["name"], given)
-    reply = {"role": "tool", "name": function["name"], "content": REPLY}
-    opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
-    return [*opening, call_turn, reply, call_turn, reply]
 
 
 def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]) -> str:
@@ -97,19 +78,6 @@ def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: l
     end = chat_format(tokenizer).call_end
     generated = turn[: turn.index(end) + 1] if end in turn else turn
     return prefix + generated + trl_internals.reply_ids(tokenizer, replies)
-
-
-def _example(schema: dict[str, Any]) -> Any:
-    if schema.get("enum"):
-        return schema["enum"][0]
-    if "const" in schema:
-        return schema["const"]
-    if options := schema.get("anyOf") or schema.get("oneOf"):
-        return _example(next((each for each in options if each.get("type") != "null"), {}))
-    if properties := schema.get("properties"):
-        return {name: _example(each) for name, each in properties.items()}
-    types = schema.get("type", "string")
-    return EXAMPLES[types if isinstance(types, str) else types[0]]
 
 
 def _call(function: dict[str, Any]) -> str:

@@ -2,10 +2,10 @@
 
 In: nothing; a store in build/bench/tree, where the SFT is kept, so that only the first call trains it (some minutes).
 Out: a table, then one line of JSON. Generation alone, in bf16, on the same questions by turns: as transformers does it,
-with what all prompts begin with computed once, and in the tree. `computed` is the share of a completion's tokens that
-the model computes. Then steps of the recipe's GRPO of one batch each (`oversample: 1.0`), and the peak of memory while
-512 rollouts of 64 questions are sampled at once. `--seed 7` is another training. `make bench NAME=real` has plain TRL's
-step on the same rows.
+with what all prompts begin with computed once, in the tree, and with drafts of a call's frame in addition. `passes` is
+of a batch, `computed` how many tokens the model computes, prompts included, for each that a completion has. Then steps
+of the recipe's GRPO of one batch each (`oversample: 1.0`), and the peak of memory while 512 rollouts of 64 questions
+are sampled at once. `--seed 7` is another training. `make bench NAME=real` has plain TRL's step on the same rows.
 """
 
 import argparse
@@ -22,15 +22,16 @@ from tests.bench.real import MODEL, RECIPE, made_by
 HOME = Path(__file__).parents[2] / "build" / "bench" / "tree"
 GROUP, QUESTIONS, BATCHES, MANY = 8, 8, 6, 64
 TOKENS, STEPS = 40, 6
-WAYS = ("transformers", "prefix", "tree")
+WAYS = ("transformers", "prefix", "tree", "drafts")
 
 
 class Sampler:
-    """Generates batches of a checkpoint, and counts the tokens that it computes after the prompts."""
+    """Generates batches of a checkpoint; counts passes of the whole model, and their tokens."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, tools: list[dict[str, Any]]):
         from transformers import GenerationConfig
 
+        from apprentice.tasks.episodes.example import drafts_of
         from apprentice.tasks.episodes.rendering import chat_format
         from apprentice.tasks.models.checkpoints import load_model
         from apprentice.tasks.models.memory import round_weights
@@ -38,7 +39,8 @@ class Sampler:
 
         self.tokenizer, self.model = load_tokenizer(folder), load_model(folder).eval()
         round_weights(self.model)
-        self.computed = 0
+        self.draft = drafts_of(self.tokenizer, tools).after
+        self.computed = self.passes = 0
         self.model.register_forward_pre_hook(self._count, with_kwargs=True)
         self.settings = GenerationConfig(
             max_new_tokens=TOKENS,
@@ -50,8 +52,8 @@ class Sampler:
         )
 
     def _count(self, _: Any, __: Any, named: dict[str, Any]) -> None:
-        if named["input_ids"].shape[1] == 1:
-            self.computed += len(named["input_ids"])
+        self.passes += 1
+        self.computed += named["input_ids"].numel()
 
     def completions(self, prompts: list[list[int]], way: str) -> list[list[int]]:
         """Token ids, without padding."""
@@ -65,7 +67,9 @@ class Sampler:
         known = cache.get_seq_length() if cache else 0
         inputs = rests(self.tokenizer, prompts, known, self.model.device)
         inputs |= {"past_key_values": cache} if cache else {}
-        sharing = generate_shared(self.model, prompts, by_one_number) if way == "tree" else nullcontext()
+        draft = self.draft if way == "drafts" else None
+        is_tree = way in ("tree", "drafts")
+        sharing = generate_shared(self.model, prompts, by_one_number, draft) if is_tree else nullcontext()
         with torch.inference_mode(), sharing:
             out = self.model.generate(**inputs, generation_config=self.settings)
         new = out[:, inputs["input_ids"].shape[1] :].tolist()
@@ -94,21 +98,24 @@ def generation(sampler: Sampler, prompts: list[list[int]]) -> dict[str, Any]:
     import torch
 
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    computed, written = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0)
+    computed, passes, written = (dict.fromkeys(WAYS, 0) for _ in range(3))
     for batch in range(BATCHES):
         of_batch = [each for each in prompts[batch * QUESTIONS : (batch + 1) * QUESTIONS] for _ in range(GROUP)]
         for way in WAYS:
             torch.manual_seed(batch)
-            sampler.computed, began = 0, time.perf_counter()
+            began = time.perf_counter()
+            sampler.computed = sampler.passes = 0
             said = sampler.completions(of_batch, way)
             seconds[way].append(time.perf_counter() - began)
             computed[way] += sampler.computed
+            passes[way] += sampler.passes
             written[way] += sum(map(len, said))
     medians = {way: statistics.median(each) for way, each in seconds.items()}
     return {
         way: {
             "seconds": round(medians[way], 2),
             "ratio": round(medians["transformers"] / medians[way], 2),
+            "passes": round(passes[way] / BATCHES, 1),
             "computed": round(computed[way] / written[way], 2),
         }
         for way in WAYS
@@ -119,7 +126,7 @@ def peak(sampler: Sampler, prompts: list[list[int]]) -> float:
     """GB that the process has at most while it samples, beyond what it has before."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before = _memory("VmRSS")
-    sampler.completions([each for each in prompts[:MANY] for _ in range(GROUP)], "tree")
+    sampler.completions([each for each in prompts[:MANY] for _ in range(GROUP)], "drafts")
     return round((_memory("VmHWM") - before) / 1e6, 2)
 
 
@@ -149,14 +156,16 @@ def main() -> None:
     sets += [f"store.path={home / 'artifacts'}", f"grpo.max_steps={STEPS}", "grpo.oversample=1.0"]
     recipe = load_recipe(RECIPE, sets)
     model = trained(recipe)
-    sampler = Sampler(model)
+    sampler = Sampler(model, recipe.environment.make().schemas)
     prompts = prompts_of(sampler, recipe, home)
     row: dict[str, Any] = {"generation": generation(sampler, prompts), "peak_gb_512": peak(sampler, prompts)}
     del sampler
     row["step_s"] = step(recipe, model)
-    print("| 64 rollouts | seconds | against transformers | tokens computed of each written |\n|" + " --- |" * 4)
+    print(
+        "| 64 rollouts | seconds | against transformers | passes | tokens computed of each written |\n|" + " --- |" * 5
+    )
     for way, found in row["generation"].items():
-        print(f"| {way} | {found['seconds']} | {found['ratio']}× | {found['computed']:.0%} |")
+        print(f"| {way} | {found['seconds']} | {found['ratio']}× | {found['passes']} | {found['computed']:.2f} |")
     print(f"A step of GRPO: {row['step_s']} s. 512 rollouts at once: {row['peak_gb_512']} GB more.", file=sys.stderr)
     print(json.dumps(row))
 

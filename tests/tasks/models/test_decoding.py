@@ -7,6 +7,7 @@ import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from apprentice.tasks.models.decoding import as_transformers, by_one_number, decode, drawn
+from apprentice.tasks.models.drafts import Drafts
 from apprentice.tasks.models.shared_prefix import SharedPrefix
 from apprentice.tasks.training.shared_prompts import generate_shared
 
@@ -38,9 +39,11 @@ def _generated(model: Any, prompts: list[list[int]], **settings: Any) -> list[li
     return model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, width:].tolist()
 
 
-def generated(model: Any, questions: list[list[int]], fast: bool, **settings: Any) -> list[list[int]]:
+def generated(
+    model: Any, questions: list[list[int]], fast: bool, draft: Any = None, **settings: Any
+) -> list[list[int]]:
     prompts = [TOOLS + question for question in questions]
-    with generate_shared(model, prompts, by_one_number if fast else as_transformers):
+    with generate_shared(model, prompts, by_one_number if fast else as_transformers, draft):
         return _generated(model, prompts, **settings)
 
 
@@ -123,6 +126,33 @@ def test_replies_that_are_equal_keep_rows_together_over_turns(model: Any, passes
     passes.clear()
     generated(model, [[41, *said, 50, 51] for said in first], fast=True, max_new_tokens=3)
     assert passes[0] == len(set(map(str, first))) < 20
+
+
+@pytest.mark.parametrize("ends", [[VOCABULARY], [ENDS, 22, 38]])
+@pytest.mark.parametrize("questions", [[[41]] * 8, DIFFERENT, [each for each in DIFFERENT for _ in range(8)]])
+def test_drafts_change_no_completion_and_save_passes(
+    model: Any, passes: list[int], questions: list[list[int]], ends: list[int]
+):
+    given: dict[str, Any] = {"fast": False, "temperature": 0.25, "eos_token_id": ends}
+
+    def said(draft: Any = None) -> list[list[int]]:
+        torch.manual_seed(7)
+        passes.clear()
+        return generated(model, questions, draft=draft, **given)
+
+    plain, without = said(), len(passes)
+    of_rows = [[[*TOOLS, *question, *row]] for question, row in zip(questions, plain, strict=True)]
+    assert said(Drafts(of_rows).after) == plain
+    assert len(passes) < without or len(questions) > 8, "where rows split at every token nothing is certain"
+    wrong = Drafts([[[*TOOLS, *question, *range(30, 42)]] for question in questions])
+    assert said(wrong.after) == plain
+    assert said(lambda tail, most: [1] * most) == plain
+    assert of_transformers_with_seed(model, questions, 7, **given) == plain
+
+
+def of_transformers_with_seed(model: Any, questions: list[list[int]], seed: int, fast: bool, **settings: Any) -> Any:
+    torch.manual_seed(seed)
+    return of_transformers(model, questions, **settings)
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -1,0 +1,57 @@
+"""An episode with calls of a tool, whose values are made up: what a chat template makes of calls is seen by it.
+
+In: a tool's schema. Out: messages, or drafts of what does not depend on the values.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from apprentice.tasks.episodes.episode import Message, turn_of
+from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
+from apprentice.tasks.models.drafts import CONTEXT, Drafts
+
+REPLY = "reply-7f3a"
+VALUES: dict[str, Any] = {
+    "string": "-57",  # a parser that guesses types makes a number of it
+    "integer": 7,
+    "number": 1.5,
+    "boolean": False,
+    "array": [],
+    "object": {},
+    "null": None,
+}
+OTHERS = VALUES | {"string": "qz", "integer": 40, "number": 20.25, "boolean": True}
+"""Other values of the same types, where there are any."""
+
+
+def example_episode(function: dict[str, Any], values: Mapping[str, Any] = VALUES) -> list[Message]:
+    """An episode with two calls of a tool, each with its reply."""
+    given = {name: _example(schema, values) for name, schema in function["parameters"]["properties"].items()}
+    call_turn = turn_of(function["name"], given)
+    reply = {"role": "tool", "name": function["name"], "content": REPLY}
+    opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
+    return [*opening, call_turn, reply, call_turn, reply]
+
+
+def drafts_of(tokenizer: Any, tools: list[dict[str, Any]]) -> Drafts:
+    """What is written the same way in every call of these tools."""
+
+    def begun(function: dict[str, Any], values: Mapping[str, Any]) -> list[int]:
+        messages = example_episode(function, values)[:3]
+        prefix = prompt_ids(tokenizer, messages[:2], tools)
+        return prefix[-CONTEXT:] + row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
+
+    return Drafts([[begun(tool["function"], values) for values in (VALUES, OTHERS)] for tool in tools])
+
+
+def _example(schema: dict[str, Any], values: Mapping[str, Any]) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][0 if values is VALUES else -1]
+    if "const" in schema:
+        return schema["const"]
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return _example(next((each for each in options if each.get("type") != "null"), {}), values)
+    if properties := schema.get("properties"):
+        return {name: _example(each, values) for name, each in properties.items()}
+    types = schema.get("type", "string")
+    return values[types if isinstance(types, str) else types[0]]
