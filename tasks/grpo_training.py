@@ -35,7 +35,7 @@ def arguments(context: StageContext, spec: GrpoSpec, environment: Player, seed: 
 
 def forecast(spec: GrpoSpec, _episodes: int, student: Student) -> Forecast:
     """GRPO, if all of its groups differ."""
-    called = f"grpo {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
+    called = f"grpo in a tree {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
     learning = partial(_pass, spec=spec, student=student)
     asks = student.seconds(f"{called} asks", partial(_samples, spec=spec, student=student))
     learns = student.seconds(f"{called} learns", learning)
