@@ -222,8 +222,7 @@ def _cut(found: Evidence) -> Finding | None:
 
 def _copying(found: Evidence) -> Finding | None:
     start = found.supervised
-    few = found.rows is not None and found.rows < TOO_FEW_TO_COPY
-    if start.invented < NOTED or (few and found.learning is not None and found.learning.is_learned(LEARNED)):
+    if start.invented < NOTED or _knows_few_rows(found):
         return None
     evidence = (
         f"In {start.invented:.0%} of the episodes {code(start.invented_in)} is a value that stands neither in the "
@@ -292,7 +291,7 @@ def _one_answer(found: Evidence) -> Finding | None:
 
 def _broke_off(found: Evidence) -> Finding | None:
     start = found.supervised
-    if start.broke_off < NOTED or not start.missing:
+    if start.broke_off < NOTED or not start.missing or (_knows_few_rows(found) and _is_low(found, start.right)):
         return None
     evidence = (
         f"{start.broke_off:.0%} of SFT's episodes break off after {code(start.broke_off_after)}, where the teacher "
@@ -388,6 +387,12 @@ def _too_few_rows(found: Evidence) -> Finding | None:
         return None
     evidence = "SFT has learned its rows, and they are too few for more."
     return Finding(Cause.MEMORISED, evidence, more_rows(found.recipe))
+
+
+def _knows_few_rows(found: Evidence) -> bool:
+    """Whether SFT has learned its rows, and these are too few to learn more from than themselves."""
+    few = found.rows is not None and found.rows < TOO_FEW_TO_COPY
+    return few and found.learning is not None and found.learning.is_learned(LEARNED)
 
 
 def _is_low(found: Evidence, right: float) -> bool:

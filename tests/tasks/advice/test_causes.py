@@ -63,6 +63,10 @@ RUNS = {
         evidence(teacher=0.2, rows=12),
         (Cause.TEACHER, "windows.collect.size", 400),
     ),
+    "few rows of such a teacher, and a GRPO that gained": (
+        grpo(teacher=0.2, rows=12, gain=(0.1, 0.2)),
+        (Cause.TEACHER, "windows.collect.size", 400),
+    ),
     "the teacher's accuracy is reached, below the floor": (
         evidence(teacher=0.6, floor=0.9, end=NOTHING._replace(right=0.58)),
         (Cause.TEACHER, "teacher", None),
@@ -128,6 +132,10 @@ RUNS = {
     "SFT breaks off where the teacher goes on": (
         evidence(end=NOTHING._replace(broke_off=0.5, broke_off_after="find", missing="list")),
         (Cause.BROKE_OFF, "windows.collect.size", 400),
+    ),
+    "few rows are known by heart, and new ones broken off": (
+        evidence(rows=20, end=NOTHING._replace(right=0.05, broke_off=0.5, broke_off_after="find", missing="list")),
+        (Cause.MEMORISED, "windows.collect.size", 400),
     ),
     "GRPO overshot": (grpo(gain=(-0.2, -0.05)), (Cause.OVERSHOT, "grpo.learning_rate", 1e-4)),
     "GRPO spoilt the model": (
