@@ -170,7 +170,7 @@ def _attend(
     layer: _Layer | None = getattr(key, "layer", None)
     if layer is not getattr(value, "layer", None):  # the model computes one of them anew
         layer = None
-    if layer is None or not layer._shared:
+    if layer is None or not layer.prefix or not layer._shared:
         plain = attention_mask is None or attention_mask.dtype == torch.bool
         if layer is not None and plain and given.get("position_bias") is None:
             layer.split()

@@ -9,6 +9,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.decoding import as_transformers
+from apprentice.tasks.models.drafts import Drafts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec
@@ -245,5 +246,7 @@ def test_attention_of_another_kind_generates_the_same(family: str):
     given: dict[str, Any] = {"input_ids": ids, "attention_mask": (ids > 0).long()}
     given["generation_config"] = GenerationConfig(max_new_tokens=7, do_sample=False, **special)
     plain = model.generate(**given).tolist()
-    with generate_shared(model, prompts, as_transformers):
-        assert model.generate(**given).tolist() == plain
+    rows = [[ids[max(longest - 3, 0) :]] for ids in plain]
+    for draft in (None, Drafts(rows).after, lambda _, most: [7] * min(most, 3)):
+        with generate_shared(model, prompts, as_transformers, draft):
+            assert model.generate(**given).tolist() == plain
