@@ -72,7 +72,9 @@ WEAK_TEACHER = {"teacher.scripted_error_rate": 0.9, "collect.max_refused": 1.0}
 """Asked again, the script mends half of its mistakes: what is left is few rows, and few steps of SFT."""
 WEAK_TEACHER |= {"gate.at_least": 0.5, "windows.collect.size": 30}
 SITUATIONS: dict[str, Situation] = {
-    "healthy number, harder": Situation(NUMBER, {"environment.settings": {"most": 15, "guesses": 4}}, ()),
+    "healthy number, harder": Situation(
+        NUMBER, {"environment.settings": {"most": 15, "guesses": 4}, "grpo": False}, ()
+    ),
     "healthy number": Situation(NUMBER, {}, ()),
     "healthy desk": Situation(DESK, {}, ()),
     "healthy letters, no GRPO": Situation(LETTERS, {"grpo": False}, ()),
@@ -105,7 +107,9 @@ SITUATIONS: dict[str, Situation] = {
     "desk, ids of three digits": Situation(
         DESK, {"environment.settings": {"digits": 3, "orders": 2, "looking": 0.1}, "sft.epochs": 40}, (Cause.COPYING,)
     ),
-    "desk, a reward that pays for stopping": Situation(DESK, {"grpo": OF_REWARD} | STOPS, (Cause.STOPPING_PAYS,)),
+    "desk, a reward that pays for stopping": Situation(
+        DESK, {"grpo": OF_REWARD} | STOPS, (Cause.STOPPING_PAYS, Cause.NOT_LEARNED)
+    ),
     "letters, SFT too fast": Situation(LETTERS, {"sft.learning_rate": 0.3}, (Cause.DIVERGED, Cause.NOT_LEARNED)),
     "letters, GRPO cut": Situation(LETTERS, {"grpo.max_completion_length": 4, "gate.at_least": 0.999}, (Cause.CUT,)),
     "letters, a short GRPO": Situation(
