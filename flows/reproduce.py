@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from pydantic import ValidationError
 
-from apprentice.flows.recipe.loading import explain, load_recipe
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.retrain import pinned_for_run, train
@@ -64,15 +64,7 @@ def reproduce(lineage: Lineage, overrides: list[str], yes: bool = False) -> list
 
 def recipe_of(node: Node, overrides: list[str]) -> Recipe:
     """Return the recorded recipe, for the installed environments, with the overrides' servers. Raises Stop."""
-    if node.record is None or not (recorded := node.record.provenance.recipe):
-        raise Stop(f"{node.ref} has no record of its recipe: it is gone, or of older code.", "Run its recipe again.")
-    try:
-        before = Recipe.model_validate(_for_what_is_installed(recorded))
-    except ValidationError as error:
-        raise Stop(
-            f"The recipe of {node.ref} is not valid for this code:\n{explain(error)}",
-            f"Use the code that made it: {node.record.provenance.code}.",
-        ) from None
+    before = recorded_recipe(node)
     if before.round is not None or before.student.goes_on:
         raise Stop(
             f"{node.ref} was trained from an earlier model, which an empty store does not have.",
@@ -88,18 +80,6 @@ def recipe_of(node: Node, overrides: list[str]) -> Recipe:
             "Change only where servers run, their speed and their price: server.…, teacher.base_url.",
         )
     return after
-
-
-def _for_what_is_installed(recorded: Any) -> Any:
-    """The recipe without the version and the code of its environments."""
-    if isinstance(recorded, list):
-        return [_for_what_is_installed(each) for each in recorded]
-    if not isinstance(recorded, dict):
-        return recorded
-    rest = {name: _for_what_is_installed(each) for name, each in recorded.items()}
-    if isinstance(environment := recorded.get("environment"), dict):
-        rest["environment"] = {name: each for name, each in environment.items() if name not in ("version", "code")}
-    return rest
 
 
 def _needs_consent(recipe: Recipe) -> Iterator[str]:

@@ -31,6 +31,7 @@ from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
 from apprentice.tasks.episodes.padding import check_characters, without_padding
 from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
+from apprentice.tasks.episodes.served_log import conversations
 from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
@@ -293,7 +294,9 @@ def take_rollouts(
     try:
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
             verify = Verifier(environment, known, spec.columns)
-            checked = in_order(pool, lambda instance, row: verify(instance, row.data), rows_of(spec, part))
+            checked = in_order(
+                pool, lambda instance, row: verify(instance, row.data), conversations(rows_of(spec, part))
+            )
             for number, (row, found) in enumerate(checked, 1):
                 count("episodes")
                 report.add(row.where, found)

@@ -31,9 +31,19 @@ ORDER = [
         "tasks/analysis",
         "tasks/advice",
         "tasks/models",
+        "tasks/serving",
     ),
     *("tasks/engine", "tasks/players", "tasks/rollouts", "tasks/training", "tasks", "tasks/cards"),
-    *("flows/recipe", "flows/runtime", "flows/audit/play", "flows/audit", "flows/pages", "flows", "flows/cli"),
+    *(
+        "flows/recipe",
+        "flows/runtime",
+        "flows/audit/play",
+        "flows/audit",
+        "flows/pages",
+        "flows",
+        "flows/serving",
+        "flows/cli",
+    ),
     "deployments",
 ]
 """Every folder imports from those before it only. A folder of one environment belongs to `envs`."""

@@ -28,8 +28,8 @@ from apprentice.flows.audit.connection import answers, calls_itself, known_as
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.subject import AuditedEpisode, Needs, Recorded, Subject, play
 from apprentice.flows.audit.seeds import IGNORES_SEEDS
-from apprentice.flows.cli.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.cli.choice import environment_of, server_at
+from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting.errors import Stop
 

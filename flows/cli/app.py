@@ -1,4 +1,4 @@
-"""The command line: `apprentice run | rescore | improve | evaluate | import | export | dashboard | publish`, `env` …"""
+"""The command line: `apprentice run | improve | serve | chat | evaluate | import | export | publish | …`, `env …`."""
 
 import json
 import os
@@ -18,9 +18,10 @@ from apprentice.flows.cli.common import (
     exit_with_message,
     prepared,
 )
-from apprentice.flows.cli.data import export_rollouts, import_rows, view
+from apprentice.flows.cli.data import export_anything, import_rows, view
 from apprentice.flows.cli.environments import env_app
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
+from apprentice.flows.cli.serving import chat, serve
 from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready
 
 app = typer.Typer(
@@ -216,7 +217,9 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
 
 
 app.command(name="import")(import_rows)
-app.command(name="export")(export_rollouts)
+app.command(name="export")(export_anything)
+app.command()(serve)
+app.command()(chat)
 app.command()(evaluate)
 app.command()(runs)
 app.command()(compare)

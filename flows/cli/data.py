@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, looked_at, prepared
-from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.flows.runtime.prefect_settings import quiet, ready
 
 ROWS = Annotated[
     str,
@@ -71,12 +72,37 @@ def import_rows(
             made = rollouts_of(run, pinned, stages.questions)
             assert made is not None
             folder = run.store.fetch(made)
+            questions = run.store.fetch(stages.questions)
+        _show_production(pinned.collect.dataset, questions)
         if run.log[-1].state == "cached":
             show_report(folder)
         if (folder / REPORT).exists():
             print(f"The counts, and every row that is left out: {folder / REPORT}")
         print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
         print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
+
+
+def _show_production(spec: Any, questions: Path) -> None:
+    """Show how the questions of a log of `apprentice serve` differ from the recipe's; nothing for other rows.
+
+    Args:
+        spec: The rows' `DatasetSpec`.
+        questions: The folder of the recipe's questions.
+    """
+    from apprentice.tasks.analysis.production import asked_in, production_rows
+    from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
+    from apprentice.tasks.episodes.record import read_rows
+    from apprentice.tasks.episodes.served_log import conversations, is_header
+    from apprentice.tasks.reporting.announce import table
+
+    rows = iter(rows_of(spec, part_of_rows(spec)))
+    first = next(rows, None)
+    if first is None or not is_header(first.data):
+        return
+    asked = asked_in(row.data for row in conversations([first, *rows]))
+    windows = [row["question"] for row in read_rows(questions / "questions.jsonl")]
+    if asked and windows:
+        table("production", "What was asked, and the recipe's questions", production_rows(asked, windows))
 
 
 def _dataset(
@@ -105,29 +131,57 @@ def _dataset(
     return json.dumps(given, ensure_ascii=False)
 
 
-def export_rollouts(
+def export_anything(
     key: KEY,
     form: Annotated[
-        Literal["trl", "atif", "openenv"],
+        Literal["trl", "atif", "openenv", "gguf"],
         typer.Option(
             "--format",
-            help="trl: conversational rows. atif: a trajectory a file, as Harbor's agents write them. "
-            "openenv: as `openenv collect` writes them.",
+            help="Of rollouts: trl: conversational rows. atif: a trajectory a file, as Harbor's agents write them. "
+            "openenv: as `openenv collect` writes them. Of a model: gguf, for llama.cpp and Ollama.",
         ),
     ],
     to: Annotated[Path | None, typer.Option(help="A new folder. Default: KEY-FORMAT.")] = None,
     store: STORE = Path("artifacts"),
     hub: HUB = None,
+    quantize: Annotated[
+        str | None, typer.Option(help="With gguf: the forms to write, such as f16,q8_0,q4_k_m (export.quantize).")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="With gguf: the share of accuracy a file may lose (export.margin)."),
+    ] = None,
+    set_: SET = None,
 ) -> None:
-    """Write rollouts so that other tools read them; `apprentice import` reads the same rollouts back."""
+    """Write rollouts so that other tools read them, or a model for llama.cpp, measured against its own evaluation.
+
+    `apprentice import` reads rollouts back.
+    """
+    if form == "gguf":
+        with exit_with_message("Run the same command again: finished files and episodes are kept."):
+            ready()
+            given = [f"export.quantize=[{quantize}]"] * (quantize is not None)
+            given += [f"export.margin={margin}"] * (margin is not None)
+            with no_collection():
+                from apprentice.flows.exporting import export_gguf
+
+            made, folder = export_gguf(key, store, hub, [*given, *(set_ or [])], to)
+            print(f"{made.figure}: {made.repository}@{made.key}. The files, their card and Modelfiles are in {folder}.")
+        return
     with exit_with_message("Remove the folder and run the command again."):
+        from apprentice.tasks.reporting.errors import Stop
+
+        if quantize is not None or margin is not None or set_:
+            raise Stop(
+                f"--quantize, --margin and --set are for models, and {form} is a format of rollouts.",
+                "Leave them out, or choose --format gguf.",
+            )
         quiet()
         from apprentice.tasks.artifacts.lineage import node_of
         from apprentice.tasks.artifacts.locate import locate
         from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
         from apprentice.tasks.episodes.conversations import export
         from apprentice.tasks.episodes.record import Record
-        from apprentice.tasks.reporting.errors import Stop
 
         found, named = locate(key, store, hub)
         artifact = node_of(found, named, {}).artifact

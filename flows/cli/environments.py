@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from apprentice.flows.cli.common import JSON, SET, exit_with_message
+from apprentice.flows.cli.common import JSON, SET, STORE, exit_with_message
 from apprentice.flows.runtime.prefect_settings import ready
+from apprentice.tasks.serving.names import EngineName
 
 env_app = typer.Typer(no_args_is_help=True, help="List, serve, check, audit and play the environments.")
 
@@ -138,12 +139,26 @@ def play(
     set_: SETTINGS = None,
     url: Annotated[str | None, typer.Option(help="A running server. Default: start one here.")] = None,
     recipe: FROM_RECIPE = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Watch a model play instead: a recipe for its champion, a model's key, or "
+            "http://127.0.0.1:8000/v1#student."
+        ),
+    ] = None,
+    engine: Annotated[EngineName | None, typer.Option(help="With --model: as in `apprentice serve`.")] = None,
+    store: STORE = Path("artifacts"),
 ) -> None:
-    """Play an episode yourself. Ctrl-D ends it."""
+    """Play an episode yourself, or watch a model play one. Ctrl-D ends it."""
     with exit_with_message("The episode was abandoned."):
         ready()
         from apprentice.flows.cli.play_by_hand import open_environment
 
+        if model is not None:
+            from apprentice.flows.cli.serving import watch_model
+
+            watch_model(open_environment(name, set_, url, recipe), seed, model, engine, store)
+            return
         with open_environment(name, set_, url, recipe) as environment:
             from apprentice.flows.cli.play_by_hand import any_seed
             from apprentice.flows.cli.play_by_hand import play as play_it

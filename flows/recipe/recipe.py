@@ -33,6 +33,7 @@ from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.streams import streams_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.export_settings import ExportSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.signals import RewardSignals
@@ -95,6 +96,7 @@ class Recipe(BaseModel):
     evaluate: EvaluateSpec = EvaluateSpec()
     guards: list[RegressionSpec] = []
     gate: GateSpec = GateSpec()
+    export: ExportSpec = ExportSpec()
     improve: ImproveSpec = ImproveSpec()
     round: RoundSpec | None = None
 

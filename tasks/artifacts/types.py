@@ -253,6 +253,21 @@ class Release(Checkpoint):
         return "champion" if self.promoted else "kept beside the champion"
 
 
+class Exported(Artifact):
+    """A model in files for llama.cpp, each measured against it."""
+
+    repo_type = "model"
+    suffix = "gguf"
+    forms: list[str]
+    """Of the files, such as q8_0."""
+    worse: list[str]
+    """Those of them that lost more accuracy than the recipe allows."""
+
+    @property
+    def figure(self) -> str:
+        return ", ".join(f"{form}{' (worse)' if form in self.worse else ''}" for form in self.forms)
+
+
 class Verdict(Artifact):
     """The models compared, the GRPO curves read, and the advice that follows."""
 

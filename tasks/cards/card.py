@@ -20,6 +20,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.advice.ending import as_markdown, ending, read_decision, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
+from apprentice.tasks.analysis.exported import read_export
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository
@@ -32,6 +33,7 @@ from apprentice.tasks.artifacts.types import (
     BaseStudent,
     Checkpoint,
     Evaluation,
+    Exported,
     KeptRollouts,
     Questions,
     Release,
@@ -350,6 +352,29 @@ class ModelFacts(Facts):
         ]
 
 
+class ExportFacts(Facts):
+    """Of files for llama.cpp."""
+
+    def __init__(self, made: Node, out: Path):
+        super().__init__(made, out)
+        self.exported = read_export(out)
+        self.numbers = self.exported.rows()
+        self.model = made.inputs["checkpoint"]
+
+    def metadata(self) -> "ModelCardData":
+        from huggingface_hub import ModelCardData
+
+        return ModelCardData(
+            license=self.made.store.license,
+            language=["en"],
+            library_name="gguf",
+            pipeline_tag="text-generation",
+            base_model=self.model.named.repository,
+            base_model_relation="quantized",
+            tags=[*self.tags, "gguf", "llama.cpp"],
+        )
+
+
 def _learned(out: Path) -> dict[str, int]:
     if not (out / "learned.jsonl").exists():
         return {}
@@ -417,8 +442,9 @@ def write_card(
     named = Parent(kind=kind.__name__, repository=store.repository(kind), revision="", key=key)
     fields = {"key": key, "counts": counts, "made_by": made_by, "files": {}, "provenance": provenance}
     made = Node(store, named, ArtifactRecord(kind=kind.__name__, **fields), {})
-    facts = ModelFacts(made, out) if kind.repo_type == "model" else DatasetFacts(made, out)
+    page = "gguf" if issubclass(kind, Exported) else kind.repo_type
+    facts = {"gguf": ExportFacts, "model": ModelFacts, "dataset": DatasetFacts}[page](made, out)
     data = facts.metadata()
-    template = PAGES.get_template(f"{kind.repo_type}.md.j2")
+    template = PAGES.get_template(f"{page}.md.j2")
     text = template.render(card_data=data.to_yaml(), card=facts, **data.to_dict())
     (ModelCard if kind.repo_type == "model" else DatasetCard)(text).save(out / CARD)

@@ -6,9 +6,9 @@ In: a tool's schema. Out: messages, or drafts of what does not depend on the val
 from collections.abc import Mapping
 from typing import Any
 
+from apprentice.tasks.episodes.drafts import CONTEXT, Drafts
 from apprentice.tasks.episodes.episode import Message, turn_of
 from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
-from apprentice.tasks.models.drafts import CONTEXT, Drafts
 
 REPLY = "reply-7f3a"
 VALUES: dict[str, Any] = {

@@ -23,13 +23,13 @@ from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.tools import without_return
 from apprentice.tasks.artifacts.foreign import Trusted
+from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import chat_format, parse, prompt_ids
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.configuration import context_length
-from apprentice.tasks.models.drafts import Drafts
 from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher

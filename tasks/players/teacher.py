@@ -66,7 +66,7 @@ class Teacher:
     def __init__(self, spec: TeacherSpec, base_url: str | None, asks: int, budget: Budget, share: float = 1.0):
         from apprentice.tasks.players.endpoint_client import endpoint_client  # the SDK takes a second to import
 
-        self._key = "none-needed" if spec.scripted_error_rate is not None else read_key(spec)
+        self._key = read_key(spec) if spec.needs_key else "none-needed"
         headers = dict(spec.headers)
         if spec.key_header:
             headers[spec.key_header] = self._key

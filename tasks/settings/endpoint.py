@@ -158,6 +158,11 @@ class TeacherSpec(Spec):
         return type(self).model_validate(self.model_dump() | {"base_url": inherited})
 
     @property
+    def needs_key(self) -> bool:
+        """Whether the endpoint asks for an API key."""
+        return self.scripted_error_rate is None
+
+    @property
     def called(self) -> str:
         """The display name."""
         return who_played(self.model_dump())
@@ -188,3 +193,11 @@ class EndpointSpec(TeacherSpec):
 
     def in_key(self) -> dict[str, Any]:
         return super().in_key() | {"base_url": self.base_url}
+
+
+class LocalEndpoint(EndpointSpec):
+    """A server that this process has started on this machine; it asks for no key."""
+
+    @property
+    def needs_key(self) -> bool:
+        return False

@@ -11,13 +11,15 @@ from huggingface_hub import HfApi
 
 from apprentice.envs.echo.text import text_of
 from apprentice.flows.cli.data import _dataset
+from apprentice.flows.serving.request_log import RequestLog
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import Rollouts
+from apprentice.tasks.artifacts.types import Release, Rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec
 from tests.flows.commands import BIN, run_command
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
+from tests.tasks.evaluations import published
 
 assert hub  # a fixture
 
@@ -134,3 +136,27 @@ def test_of_several_splits_train_is_taken_and_another_is_a_choice(home: Path):
 def test_seeds_of_another_form_are_told(home: Path, seeds: str):
     with pytest.raises(Stop, match=f"--seeds {seeds} is not of the form FIRST-LAST"):
         _dataset(str(home), {}, seeds)
+
+
+@pytest.mark.long
+def test_a_log_of_serve_is_verified_where_its_question_is_known_and_of_a_conversation_counts_the_whole(home: Path):
+    counts = {"weights": "w", "promoted": True, "parameters": 1, "stage": "champion"}
+    model = published(LocalStore(home / "other", "imported"), Release, "a" * 20, {"model.txt": "a"}, counts)
+    log = RequestLog(home / "log.jsonl")
+    tool = {"type": "function", "function": {"name": "echo", "parameters": {"type": "object", "properties": {}}}}
+    body: dict[str, Any] = {}
+    said: dict[str, Any] = {}
+    for text in [*(text_of(seed, 1) for seed in range(5)), "a question that no seed asks"]:
+        call = {"id": "1", "type": "function", "function": {"name": "echo", "arguments": json.dumps({"message": text})}}
+        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        body = {"messages": [{"role": "user", "content": text}], "tools": [tool]}
+        log.write(body, {"choices": [{"message": said}]}, model)
+    replied = [*body["messages"], said, {"role": "tool", "tool_call_id": "1", "content": "OK."}]
+    log.write(
+        body | {"messages": replied}, {"choices": [{"message": {"role": "assistant", "content": "Done."}}]}, model
+    )
+    done = command(home, "import", "log.jsonl", "--recipe", "my recipe.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = " ".join(done.stdout.split())
+    for line in ("6 rows of log.jsonl", "verified by the environment 5", "not in the windows 17%"):
+        assert line in printed, done.stdout

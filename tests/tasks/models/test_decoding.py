@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
+from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.models.decoding import as_transformers, by_one_number, decode, drawn
-from apprentice.tasks.models.drafts import Drafts
 from apprentice.tasks.models.shared_prefix import SharedPrefix
 from apprentice.tasks.training.shared_prompts import generate_shared
 

@@ -57,6 +57,7 @@ OUT_OF_THE_KEY = {
     "DpoSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps"},
     "SftSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps", "control", "share_prompts"},
     "EndpointSpec": OF_AN_ENDPOINT,
+    "LocalEndpoint": OF_AN_ENDPOINT,
     "TeacherSpec": {*OF_AN_ENDPOINT, "base_url"},  # a server may come back at another address
     "TrainerSpec": {"accelerate_config", "gradient_checkpointing", "liger", "checkpoint_steps"},
 }

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.decoding import as_transformers
-from apprentice.tasks.models.drafts import Drafts
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec

@@ -1,6 +1,6 @@
 """A draft says what every version of an example goes on with, and nothing that differs."""
 
-from apprentice.tasks.models.drafts import LONGEST, Drafts
+from apprentice.tasks.episodes.drafts import LONGEST, Drafts
 
 FRAME = [[[1, 2, 3, 70, 71, 4, 5, 6], [1, 2, 3, 80, 4, 5, 6]]]
 """One example, whose value is 70 71 or 80."""

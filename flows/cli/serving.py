@@ -1,0 +1,118 @@
+"""`apprentice serve` and `apprentice chat`: a trained model in use."""
+
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from apprentice.envs.defaults import no_collection
+from apprentice.flows.cli.common import HUB, SET, STORE, exit_with_message
+from apprentice.flows.runtime.prefect_settings import ready
+from apprentice.tasks.serving.names import EngineName
+
+MODEL = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE|KEY",
+        help="A recipe, by file or name, whose champion is served and followed; or a model's key. Default: the one "
+        "project in the folder of artifacts that has a champion.",
+    ),
+]
+TOKENS = 256
+"""Of one answer, by default."""
+ENGINE = Annotated[
+    EngineName | None,
+    typer.Option(help="Default: vLLM if it is installed, else transformers. llama.cpp serves an export."),
+]
+
+
+def serve(
+    model: MODEL = None,
+    engine: ENGINE = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free port.")] = 8000,
+    most: Annotated[int, typer.Option(min=1, help="Requests at once; more get 429 with Retry-After.")] = 8,
+    context: Annotated[int, typer.Option(min=16, help="Tokens of one request, prompt and answer.")] = 4096,
+    log: Annotated[Path | None, typer.Option(help="Write requests and answers there, for `apprentice import`.")] = None,
+    log_mask: Annotated[
+        list[str] | None, typer.Option(metavar="REGEX", help="Write *** for what this matches. Repeatable.")
+    ] = None,
+    log_drop: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="Leave this field out of the log. Repeatable.")
+    ] = None,
+    log_mb: Annotated[float, typer.Option(min=0.001, help="The log's largest size.")] = 100.0,
+    store: STORE = Path("artifacts"),
+    hub: HUB = None,
+    set_: SET = None,
+) -> None:
+    """Serve a trained model on 127.0.0.1 by OpenAI's API until Ctrl-C; follow its promotions and rollbacks."""
+    with exit_with_message("The server has stopped."):
+        ready()
+        from apprentice.tasks.reporting.errors import Stop
+
+        if log is None and (log_mask or log_drop):
+            raise Stop("--log-mask and --log-drop are for a log.", "Name its file: --log FILE.")
+        with no_collection():
+            from apprentice.flows.serving.request_log import RequestLog
+            from apprentice.flows.serving.served import serve_target, target_of
+
+        target = target_of(model, store, hub, set_ or [], engine, most, context)
+        written = RequestLog(log, log_mask or [], log_drop or [], int(log_mb * 1e6)) if log else None
+        serve_target(target, port, most, written)
+
+
+def chat(
+    recipe: Annotated[Path, typer.Argument(help="The recipe whose environment plays the calls.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A recipe, a model's key, or http://127.0.0.1:8000/v1#student. Default: RECIPE's champion."),
+    ] = None,
+    engine: ENGINE = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first question.")] = 0,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of one answer.")] = TOKENS,
+    store: STORE = Path("artifacts"),
+    hub: HUB = None,
+) -> None:
+    """Talk with a trained model in the terminal; the environment plays its calls for real. Ctrl-D ends it."""
+    with exit_with_message("The chat has ended."):
+        ready()
+        with no_collection():
+            from apprentice.flows.cli.choice import recipe_at
+            from apprentice.flows.cli.play_by_hand import open_environment
+            from apprentice.flows.serving.chat import Speaker
+            from apprentice.flows.serving.chat import chat as talk
+            from apprentice.flows.serving.served import answering
+
+        name = recipe_at(recipe).environment.name
+        with (
+            open_environment(name, None, None, recipe) as player,
+            answering(model or str(recipe), store, hub, engine) as endpoint,
+        ):
+            try:
+                talk(player, seed, Speaker(endpoint, tokens, _write), input, _write)
+            except EOFError:
+                print("\nThe chat has ended.")
+
+
+def watch_model(
+    opened: AbstractContextManager[Any], seed: int | None, model: str, engine: EngineName | None, store: Path
+) -> None:
+    """Show how a model plays one episode.
+
+    Args:
+        opened: Yields the environment.
+        seed: Of the question; None for a random one.
+    """
+    with no_collection():
+        from apprentice.flows.cli.play_by_hand import any_seed
+        from apprentice.flows.serving.chat import Speaker, watch
+        from apprentice.flows.serving.served import answering
+
+    with opened as player, answering(model, store, None, engine) as endpoint:
+        watch(player, any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, _write), _write)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

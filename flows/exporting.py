@@ -1,0 +1,148 @@
+"""`apprentice export KEY --format gguf`: a model in files for llama.cpp, each measured against its own evaluation.
+
+In: a model's key. Out: an `Exported` in the store, and a folder with its files. The recipe, the environment and the
+questions come from the records; nothing is trained, and no Prefect server is needed.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.flows.recipe.loading import explain, load_recipe
+from apprentice.flows.recipe.of_record import recorded_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.sections import HubSpec, StoreSpec
+from apprentice.flows.runtime.servers import RunServers, open_store
+from apprentice.tasks.analysis.exported import read_export
+from apprentice.tasks.artifacts.lineage import Node, node_of
+from apprentice.tasks.artifacts.local import disk_errors
+from apprentice.tasks.artifacts.locate import locate
+from apprentice.tasks.artifacts.provenance import Parent
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions, Release
+from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.export import export
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.serving.gguf import build, check_exportable, check_tools
+from apprentice.tasks.settings.spec import EvaluateSpec
+
+
+class EvaluatedModel(NamedTuple):
+    """A model and how it was evaluated, from the records."""
+
+    checkpoint: Checkpoint
+    evaluation: Evaluation
+    questions: Questions
+    spec: EvaluateSpec
+    environment: EnvironmentSpec
+
+
+def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to: Path | None) -> tuple[Exported, Path]:
+    """Write and measure a model's files; return the artifact and the folder with the files.
+
+    Args:
+        key: Of a model, or `champion` tags and revisions as `locate` takes them.
+        root: The folder of artifacts.
+        hub: The namespace on the Hub that has what the folder does not.
+        overrides: Of the recorded recipe, such as export.quantize=[q8_0] and server.url=….
+        to: A new folder. Default: KEY-gguf.
+
+    Raises Stop.
+    """
+    found, named = locate(key, root, hub)
+    node = node_of(found, named, {})
+    if not node.is_a(Checkpoint):
+        raise Stop(
+            f"{key} is {named.kind}, not a model.",
+            "Take the key of sft, grpo or release; the report's lineage lists them. Rollouts have --format trl.",
+        )
+    folder = to or Path(f"{named.key}-gguf")
+    if folder.exists():
+        raise Stop(f"{folder} exists.", "Name a new folder with --to.")
+    recipe = _recipe_of(node, root, hub, overrides)
+    check_tools(recipe.export.quantize)
+    store = open_store(recipe, hub_needed=False)
+    model = evaluated_model(node, recipe)
+    source = store.fetch(model.checkpoint)
+    check_exportable(source, load_tokenizer(source, [recipe.student]), key)
+    with RunServers(recipe) as servers:
+        run = RunContext(store, servers, **recipe.for_work())
+        made = export(
+            *(run, recipe.export, model.spec, model.checkpoint, model.evaluation, model.environment, model.questions),
+            build(),
+        )
+    whole = store.fetch(made)
+    announce.table("exported", f"{key} in llama.cpp", read_export(whole).rows())
+    with disk_errors(folder.absolute().parent):
+        _linked(whole, folder)
+    return made, folder
+
+
+def _recipe_of(node: Node, root: Path, hub: str | None, overrides: list[str]) -> Recipe:
+    where = StoreSpec(path=root, hub=HubSpec(namespace=hub) if hub else None)
+    recorded = recorded_recipe(node).model_copy(update={"store": where, "report_to": []})
+    return load_recipe(recorded, overrides)
+
+
+def evaluated_model(node: Node, recipe: Recipe) -> EvaluatedModel:
+    """Return the trained model behind a release, or the model itself, with its evaluation. Raises Stop."""
+    trained = node.inputs.get("trained", node) if node.is_a(Release) else node
+    evaluation = _evaluation_of(trained, recipe)
+    if evaluation is None:
+        raise Stop(
+            f"{node.ref} was not evaluated, so its files could be compared with nothing.",
+            f"Evaluate it: apprentice evaluate RECIPE --model {trained.named.key}",
+        )
+    settings = evaluation.settings
+    try:
+        environment = EnvironmentSpec.model_validate(settings["environment"])
+    except ValidationError as error:
+        raise Stop(
+            f"The environment of {node.ref} is not the one that is installed:\n{explain(error)}",
+            f"Evaluate the model with this code: apprentice evaluate RECIPE --model {trained.named.key}",
+        ) from None
+    checkpoint, judged, asked = trained.artifact, evaluation.artifact, evaluation.inputs["questions"].artifact
+    assert isinstance(checkpoint, Checkpoint)
+    assert isinstance(judged, Evaluation)
+    assert isinstance(asked, Questions)
+    return EvaluatedModel(checkpoint, judged, asked, EvaluateSpec.model_validate(settings["spec"]), environment)
+
+
+def _evaluation_of(model: Node, recipe: Recipe) -> Node | None:
+    """Return the evaluation of a model in the recipe's environment with the most questions; the newest of several."""
+    store, wanted = model.store, recipe.environment
+    repository = store.repository(Evaluation)
+    found = []
+    for key, revision in store.tags(Evaluation, "").items():
+        node = node_of(store, Parent(kind=Evaluation.__name__, repository=repository, revision=revision, key=key), {})
+        made = node.record.made_by if node.record else {}
+        given = node.settings.get("environment", {})
+        is_of_it = made.get("stage") == "evaluate" and made["inputs"].get("checkpoint") == model.named.revision
+        if is_of_it and (given.get("name"), given.get("settings")) == (wanted.name, wanted.settings):
+            found.append(node)
+    return max(found, key=lambda each: (each.counts["n"], each.record.provenance.made_at or ""), default=None)  # type: ignore[union-attr]
+
+
+def _linked(whole: Path, folder: Path) -> None:
+    """Give the files a folder of the user's, all or none."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        shutil.copytree(whole, part, copy_function=_link)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _link(source: str, to: str) -> None:
+    """Share a model's bytes with the store; copy what a person may edit."""
+    on_one_disk = Path(source).stat().st_dev == Path(to).parent.stat().st_dev
+    if source.endswith(".gguf") and on_one_disk:
+        os.link(source, to)
+    else:
+        shutil.copyfile(source, to)

@@ -1,0 +1,198 @@
+"""Exports a model for llama.cpp: writes it in several forms, and measures each before it is called done.
+
+In: a checkpoint, its own evaluation, the questions of that. Out: `Exported`: a GGUF file for each form, a Modelfile for
+Ollama, export.json with what was measured, the answers. What is measured, through llama.cpp's own server: the token ids
+of prompts with tools, the accuracy on the same questions, tokens per second, memory. Finished files and episodes are
+kept in the scratch folder, so an interrupted export resumes there.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.tasks.analysis.exported import CONTENTS, ExportContents, measured
+from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.stage import StageContext, stage
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
+from apprentice.tasks.evaluate import evaluation_journal
+from apprentice.tasks.models.configuration import context_length
+from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.play import PROTOCOLS, Endpoint, play_alone
+from apprentice.tasks.players.teacher import Teacher
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.serving.engine import Engine, EngineFailed, launch, llama_server, post
+from apprentice.tasks.serving.gguf import FULL, check_exportable, check_tools, convert, quantize
+from apprentice.tasks.serving.modelfile import modelfile
+from apprentice.tasks.settings.endpoint import LocalEndpoint
+from apprentice.tasks.settings.export_settings import ExportSpec
+from apprentice.tasks.settings.spec import EvaluateSpec
+
+SLOTS = 4
+"""Requests at once while a file is measured."""
+SPEED_TOKENS = 64
+"""Tokens that one request writes while speed is measured, with no other beside it."""
+
+
+@stage(produces=Exported, version=1, title="Export of {checkpoint.stage} for llama.cpp")
+def export(
+    context: StageContext,
+    spec: ExportSpec,
+    evaluated: EvaluateSpec,
+    checkpoint: Checkpoint,
+    evaluation: Evaluation,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    llama_cpp: str,
+) -> dict[str, Any]:
+    """Writes and measures each form. Raises Stop for a model that llama.cpp cannot serve as it was trained.
+
+    Args:
+        evaluation: The checkpoint's own, with which each file's is paired.
+        llama_cpp: What llama.cpp says of its version; another one may write other files.
+    """
+    source, called = context.fetch(checkpoint), f"{checkpoint.repository}@{checkpoint.key}"
+    tokenizer = load_tokenizer(source, context.run.trusted)
+    check_exportable(source, tokenizer, called)
+    check_tools(spec.quantize)
+    before = read_episodes(context.fetch(evaluation))
+    room = _context(source, before, evaluated.max_new_tokens)
+    full = context.scratch / f"{context.run.store.project}-{FULL}.gguf"
+    convert(source, full, called)
+    files = []
+    for form in spec.quantize:
+        file = full.with_name(f"{context.run.store.project}-{form}.gguf")
+        if form != FULL:
+            quantize(full, file, form, called)
+        with _failing(file.name), served(file, tokenizer.chat_template, room) as engine:
+            same = same_prompts(engine, tokenizer, environment, before, spec.prompts)
+            after = _play(context, evaluated, engine, form, environment, questions)
+            figures = same, _speed(engine, before), engine.memory()
+        command = shlex.join(llama_server("llama-server", file.name, tokenizer.chat_template, 1, room, port="8080"))
+        files.append(measured(form, file, command, before, after, *figures, spec.margin))
+        announce.say(files[-1].sentence)
+        text = modelfile(file.name, tokenizer, evaluated.model_dump(), room)
+        if text:
+            (context.out / f"Modelfile-{form}").write_text(text)
+    contents = ExportContents(
+        llama_cpp=llama_cpp, context=room, slots=SLOTS, margin=spec.margin, files=files, **_before(source, before)
+    )
+    (context.out / CONTENTS).write_text(contents.model_dump_json(indent=2) + "\n")
+    for form, each in zip(spec.quantize, files, strict=True):
+        os.replace(full.with_name(each.name), context.out / each.name)
+        os.replace(context.scratch / form / "episodes.jsonl", context.out / f"episodes-{form}.jsonl")
+    return {"forms": spec.quantize, "worse": contents.worse}
+
+
+def _before(source: Path, before: list[EvaluatedEpisode]) -> dict[str, Any]:
+    """Size and answers of the checkpoint, for the table's first row."""
+    weights = sum(each.stat().st_size for each in source.glob("*.safetensors"))
+    right = sum(each.is_right for each in before) / len(before)
+    return {"checkpoint_bytes": weights, "checkpoint_right": right, "questions": len(before)}
+
+
+def _context(source: Path, before: list[EvaluatedEpisode], answer: int) -> int:
+    """Tokens of one request: twice what the checkpoint's longest episode had, as far as the model reads."""
+    longest = max(each.prompt_tokens + each.completion_tokens for each in before)
+    most = context_length(json.loads((source / "config.json").read_text()))
+    return min(most, -(-(2 * longest + answer) // 256) * 256)
+
+
+@contextmanager
+def served(file: Path, template: str, room: int) -> Iterator[Engine]:
+    """llama.cpp's server of a file. Raises EngineFailed."""
+    with Engine(launch("llama.cpp", file, template, SLOTS, room)) as engine:
+        engine.wait_ready()
+        yield engine
+
+
+@contextmanager
+def _failing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except EngineFailed as failed:
+        raise Stop(
+            f"llama.cpp does not serve {name}: {failed}.",
+            "Run the same command again: finished files and episodes are kept. If it fails again, use a newer "
+            "llama.cpp (LLAMA_CPP).",
+        ) from failed
+
+
+def same_prompts(
+    engine: Engine, tokenizer: Any, environment: EnvironmentSpec, episodes: list[EvaluatedEpisode], most: int
+) -> tuple[int, int]:
+    """Of how many prompts the engine has the ids of training, and of how many it was asked.
+
+    A prompt ends before each of the assistant's turns, so an episode of several turns has several.
+    """
+    same = asked = 0
+    player = environment.make()
+    for episode in episodes:
+        tools = player.part(episode.seed).schemas
+        for place, message in enumerate(episode.messages):
+            if message["role"] == "assistant" and asked < most and place:
+                messages = episode.messages[:place]
+                body = {"messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+                text = post(f"{engine.url}/apply-template", body)["prompt"]
+                ids = post(f"{engine.url}/tokenize", {"content": text, "add_special": True, "parse_special": True})[
+                    "tokens"
+                ]
+                same += ids == prompt_ids(tokenizer, messages, tools)
+                asked += 1
+    return same, asked
+
+
+def _play(
+    context: StageContext,
+    evaluated: EvaluateSpec,
+    engine: Engine,
+    form: str,
+    environment: EnvironmentSpec,
+    questions: Questions,
+) -> list[EvaluatedEpisode]:
+    """The answers of a file to the questions of the checkpoint's evaluation."""
+    protocol, folder = PROTOCOLS[evaluated.protocol], context.scratch / form
+    folder.mkdir(exist_ok=True)
+    endpoint = LocalEndpoint(
+        base_url=f"{engine.url}/v1",
+        model=engine.model,
+        serves_student=True,
+        max_tokens=protocol.tokens(evaluated.max_new_tokens),
+        temperature=evaluated.temperature if evaluated.decoding == "sampled" else 0.0,
+        timeout=600.0,
+    )
+    with (
+        evaluation_journal(
+            StageContext(context.run, context.key, folder, folder), evaluated, questions, form
+        ) as journaled,
+        closing(Budget(None, None, folder / "spent_usd")) as budget,
+        closing(Teacher(endpoint, endpoint.base_url, asks=1, budget=budget)) as teacher,
+    ):
+        kept, ahead, keep = journaled
+        server = context.run.servers.environment(environment.name)
+        with EnvironmentPool(environment, server, min(SLOTS, max(len(ahead), 1)), announce.warn, leases) as pool:
+            play_alone(pool, ahead, Endpoint(teacher), protocol, keep)
+        (folder / "played.jsonl").write_bytes(b"".join(kept.in_order()))
+    os.replace(folder / "played.jsonl", folder / "episodes.jsonl")
+    return read_episodes(folder)
+
+
+def _speed(engine: Engine, before: list[EvaluatedEpisode]) -> tuple[float, float]:
+    """Tokens per second of one request alone: read, and written."""
+    asked = before[0].messages[:2]
+    body = {"messages": asked, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+    text = post(f"{engine.url}/apply-template", body)["prompt"]
+    done = post(
+        f"{engine.url}/completion",
+        {"prompt": text, "n_predict": SPEED_TOKENS, "ignore_eos": True, "cache_prompt": False, "temperature": 0},
+    )["timings"]
+    return done["prompt_per_second"], done["predicted_per_second"]
