@@ -17,7 +17,7 @@ NAME :=
 
 # What NAME can be, by target; without a NAME it is the first.
 NAMES_run := laptop real
-NAMES_bench := laptop real advice collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher
+NAMES_bench := laptop real advice collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher think
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page
@@ -38,7 +38,7 @@ FAULTS_flywheel := tests.faults.flywheel
 
 ##@ Use
 
-run: .venv/ready $(if $(filter real,$(NAME)),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model, within the hour
+run: .venv/ready $(if $(filter real think,$(NAME)),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model, within the hour
 	$(BIN)/apprentice run $(if $(filter real,$(NAME)),$(REAL),$(RECIPE)) $(if $(SEED),--set seed=$(SEED))
 
 spaces: .venv/dev  ## write every environment as a Space into build/spaces; ENV=echo writes one

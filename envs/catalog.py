@@ -400,7 +400,8 @@ def _asks(version: str) -> str:
 def policy_of(environment: str) -> Any:
     """Return the module of its script: `check(settings)` and `call(settings, messages, error_rate)`.
 
-    `call` also gets the question's seed if the module sets TAKES_SEED. Raises ValueError if it has none.
+    It may have `work(settings, messages, error_rate)`, which also returns its working. `call` also gets the question's
+    seed if the module sets TAKES_SEED. Raises ValueError if it has none.
     """
     if not (module := part_of(environment, "policy")):
         raise ValueError(f"{environment} has no scripted teacher: name a model in `teacher`")
@@ -409,6 +410,18 @@ def policy_of(environment: str) -> Any:
 
 NextTurn = tuple[str, dict[str, Any]] | str
 """What a script says next: a tool and its arguments, or the last text of the episode."""
+
+
+def next_work(
+    environment: str, settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float, seed: int | None
+) -> tuple[str, NextTurn]:
+    """Return the script's working, and the call that it leads to; empty where the script cannot show how it works.
+
+    Its mistakes are made within the working. Raises ValueError for an unknown question.
+    """
+    work = getattr(policy_of(environment), "work", None)
+    found = work(settings, messages, error_rate) if work else None
+    return found or ("", next_call(environment, settings, messages, error_rate, seed))
 
 
 def next_call(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from apprentice.envs.catalog import EnvironmentSpec, NextTurn, next_call
+from apprentice.envs.catalog import EnvironmentSpec, NextTurn, next_call, next_work
 from apprentice.envs.policy import digest, errs, question_in
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
@@ -37,6 +37,7 @@ def next_turn(
     error_rate: float,
     seed: int | None,
     ask: int = 0,
+    working: bool = False,
 ) -> Turn:
     """The script's next turn. Raises ValueError for an unknown question.
 
@@ -46,21 +47,43 @@ def next_turn(
 
     Args:
         ask: How often this turn was asked for before, because the answer was malformed.
+        working: Write the working beside the call. A near miss is then made within it, and in place of leaked reasoning
+            the call hands in another result than the working has.
     """
+    written = [""]
 
     def call(messages: list[dict[str, Any]], error_rate: float = 0.0) -> NextTurn:
-        return next_call(environment, settings, messages, error_rate, seed)
+        if not working:
+            return next_call(environment, settings, messages, error_rate, seed)
+        written[0], said = next_work(environment, settings, messages, error_rate, seed)
+        return said
 
+    def has_several_turns() -> bool:
+        return EnvironmentSpec(name=environment, settings=settings).make().part(seed or 0).max_turns > 1
+
+    mistakes = MISTAKES | WORKED if working else MISTAKES
+    turn = _turn(call, messages, error_rate, ask, has_several_turns, mistakes)
+    return turn._replace(content=turn.content or written[0]) if turn.tool else turn
+
+
+def _turn(
+    call: Callable[..., NextTurn],
+    messages: list[dict[str, Any]],
+    error_rate: float,
+    ask: int,
+    has_several_turns: Callable[[], bool],
+    mistakes: dict[str, Callable[[Random, str, dict[str, Any]], Turn]],
+) -> Turn:
     question = question_in(messages)
     if not errs(question, error_rate):
         return _plain(call(messages))
     draw = Random(digest(question)[4:])  # `errs` reads the first four bytes
     kind = draw.choice(["near miss", *MISTAKES])
     if kind == "near miss":
-        if EnvironmentSpec(name=environment, settings=settings).make().part(seed or 0).max_turns > 1:
+        if has_several_turns():
             return _plain(call(messages, 1.0))
         right = call(messages)
-        missed = None if isinstance(right, str) else _near_miss(draw, *right)
+        missed = None if isinstance(right, str) or mistakes is not MISTAKES else _near_miss(draw, *right)
         return _plain(missed or call(messages, 1.0))
     first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), None)
     right = call(messages if first is None else messages[:first])
@@ -71,7 +94,7 @@ def next_turn(
     tool, arguments = right
     if ask >= draw.choice(BAD_ASKS):
         return _plain(right)
-    return MISTAKES[kind](draw, tool, arguments) if arguments else _unknown_tool(draw, tool, arguments)
+    return mistakes[kind](draw, tool, arguments) if arguments else _unknown_tool(draw, tool, arguments)
 
 
 def _plain(said: NextTurn) -> Turn:
@@ -146,6 +169,17 @@ MISTAKES: dict[str, Callable[[Random, str, dict[str, Any]], Turn]] = {
     "other form": _other_form,
 }
 """The mistakes of form; with the near miss, each is as frequent as every other."""
+
+
+def _other_result(draw: Random, tool: str, arguments: dict[str, Any]) -> Turn:
+    """The last argument another one than the working leads to: a number that is off, or a text that is misspelt."""
+    *_, (name, value) = arguments.items()
+    other = value + draw.choice((-1, 1)) if isinstance(value, int) else misspelt(draw, str(value) or "x")
+    return Turn("", tool, json.dumps(arguments | {name: other}), tool)
+
+
+WORKED = {"leaked reasoning": _other_result}
+"""The mistakes of a script that shows its working."""
 
 
 def _as_meant(messages: list[dict[str, Any]], first: int, tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:

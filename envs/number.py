@@ -81,3 +81,13 @@ def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: f
     if not settings.get("halving", True):
         best = random.Random(digest(f"{question} {len(messages)}")).randint(low, high)
     return "guess", {"number": 1 if errs(question, error_rate) else best}
+
+
+def work(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, Any]:
+    """Return how the scripted teacher finds its next call, in words, and the call."""
+    tool, arguments = call(settings, messages, error_rate)
+    told = next(text for text in (str(each["content"]) for each in reversed(messages)) if " from " in text)
+    low, high = map(int, told.rpartition(" from ")[2].strip(".").split(" to "))
+    if not settings.get("halving", True):
+        return f"{low} to {high} is left, I try {arguments['number']}.", (tool, arguments)
+    return f"{low} + {high} = {low + high}, half of it is {arguments['number']}.", (tool, arguments)

@@ -155,10 +155,14 @@ class Player(OldPlayer):
         reward = min(max(self.reward, low), high)
         self.environment.reward = float(next((each for each in (low, high) if abs(reward - each) <= ROUNDING), reward))
 
-    def give_up(self) -> None:
+    def give_up(self, loses_credit: bool = False) -> None:
         """Score an episode that its player ended: without partial credit it earns the lowest reward of the range, or
-        the environment's `unfinished`. With 0.0, to do nothing would be better than a wrong answer of -1."""
-        if not self.done and self.reward == 0.0:
+        the environment's `unfinished`. With 0.0, to do nothing would be better than a wrong answer of -1.
+
+        Args:
+            loses_credit: Score it so whatever partial credit it had.
+        """
+        if not self.done and (self.reward == 0.0 or (loses_credit and self.reward is not None)):
             lowest, unfinished = self.reward_range[0], self.environment.unfinished
             self.environment.reward = lowest if unfinished is None else unfinished
 

@@ -6,10 +6,10 @@ In: nothing. Out: `BOXES`, by the stage's name.
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
-from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.filter import filter_rollouts, filter_thoughts
 from apprentice.tasks.gate import gate
 from apprentice.tasks.lengths import lengths
-from apprentice.tasks.mix import mix_rollouts, tried_questions
+from apprentice.tasks.mix import mix_rollouts, mix_thoughts, tried_questions
 from apprentice.tasks.questions import (
     exam,
     fresh_questions,
@@ -27,7 +27,18 @@ BOXES = {
     each.name: each.drawn
     for each in (
         *(questions, exam, fresh_questions, rung_questions, probe_questions, tried_questions),
-        *(collect, collect_shard, rescore, take_rollouts, filter_rollouts, mix_rollouts, student, lengths),
+        *(
+            collect,
+            collect_shard,
+            rescore,
+            take_rollouts,
+            filter_rollouts,
+            filter_thoughts,
+            mix_rollouts,
+            mix_thoughts,
+            student,
+            lengths,
+        ),
         *(*(training.stage for training in TRAININGS), evaluate, evaluate_endpoint, verdict, gate, release),
     )
 }

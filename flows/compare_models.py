@@ -73,6 +73,7 @@ def compare_models(
         questions = exam(run, task, window, spec.questions)
         for name in models:
             endpoint = _endpoint(recipe.teacher, name, serves_student)
+            endpoint = endpoint and endpoint.teaching(recipe.student.thinking)
             if endpoint is None:
                 run = RunContext(store, servers, recipe=written, trusted=trusted)
                 run.preflight = preflight

@@ -17,7 +17,6 @@ from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import HubSpec, StoreSpec
 from apprentice.flows.runtime.servers import RunServers, open_store
-from apprentice.tasks.analysis.exported import read_export
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import disk_errors
 from apprentice.tasks.artifacts.locate import locate
@@ -28,6 +27,7 @@ from apprentice.tasks.export import export
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.serving.exported import read_export
 from apprentice.tasks.serving.gguf import build, check_exportable, check_tools
 from apprentice.tasks.settings.spec import EvaluateSpec
 

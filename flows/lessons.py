@@ -16,9 +16,9 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.episodes.record import read_episodes, used_questions
 from apprentice.tasks.evaluate import evaluate
-from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.filter import filter_rollouts, filter_thoughts
 from apprentice.tasks.lengths import lengths
-from apprentice.tasks.mix import for_the_teacher, mix_rollouts, tried_questions
+from apprentice.tasks.mix import for_the_teacher, mix_rollouts, mix_thoughts, tried_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
@@ -96,14 +96,24 @@ def lessons_of(
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:
-        kept = first_alike(run.store, filter_rollouts(run, rollouts, questions))
+        kept = first_alike(run.store, filtered(run, rollouts, questions, model, thinks=bool(recipe.student.thinking)))
     else:
         earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
         spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
         teacher = recipe.teacher.called if recipe.buys and recipe.teacher and rollouts else ""
         given = rollouts, tries, earlier, teacher, recipe.seed
-        kept = mix_rollouts(run, spec, recipe.environment, questions, *given)
+        mixed = spec, recipe.environment, questions, *given
+        kept = mix_thoughts(run, *mixed, model) if recipe.student.thinking else mix_rollouts(run, *mixed)
     return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
+
+
+def filtered(
+    run: RunContext, rollouts: Rollouts, questions: Questions, model: Checkpoint, thinks: bool
+) -> KeptRollouts:
+    """Keep the right rollouts; for a student that thinks, those with sound thoughts in its own tokens."""
+    if thinks:
+        return filter_thoughts(run, rollouts, questions, model)
+    return filter_rollouts(run, rollouts, questions)
 
 
 def rollouts_of(

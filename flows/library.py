@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from apprentice.flows.compare_models import checkpoint_of
-from apprentice.flows.lessons import rollouts_of
+from apprentice.flows.lessons import filtered, rollouts_of
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.recipe.loading import RecipeLike, given_path, load_recipe
@@ -36,7 +36,6 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.grpo import grpo as grpo_stage
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.reporting import announce
@@ -148,7 +147,9 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
     with at_work(chosen, Preflight(chosen.only(grpo=None, teacher=None), trains_here=True)) as stages:
         assert chosen.sft is not None
         run, student, given = stages.run, model_given(stages, model), rollouts_given(stages, rollouts)
-        kept = given if isinstance(given, KeptRollouts) else filter_rollouts(run, given, stages.questions)
+        is_kept = isinstance(given, KeptRollouts)
+        thinks = bool(chosen.student.thinking)
+        kept = given if is_kept else filtered(run, given, stages.questions, student, thinks)
         stats = lengths(run, chosen.lengths, kept, student)
         return Model(run.store, sft_stage(run, chosen.sft, student, kept, stats, chosen.seed))
 

@@ -13,6 +13,7 @@ from apprentice.flows.lessons import lessons_of, rollouts_of
 from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
+from apprentice.tasks.analysis.thought_worth import BUDGETS, VOTE
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Questions, Rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.evaluate import evaluate
@@ -142,6 +143,22 @@ class Pipeline:
                     self.run, spec, model, regression.environment, self.regression_questions[regression.name], self.seed
                 )
         return evaluations
+
+    def thoughts(self, model: Checkpoint) -> dict[str, Evaluation]:
+        """Evaluate a model that thinks within parts of its budget, and in several samples for a vote; return the
+        evaluations by share of the budget, and that of the vote. Empty where the recipe asks for neither."""
+        recipe, plain = self.recipe, self.recipe.evaluate
+        ahead = {}
+        if recipe.student.thinking and plain.thinking:
+            ahead = {f"{share:g}": plain.model_copy(update={"thought_budget": share}) for share in BUDGETS}
+        if plain.vote > 1:
+            ahead[VOTE] = plain.model_copy(update={"samples": plain.vote, "decoding": "sampled"})
+        return {
+            name: evaluate.titled(f"Evaluation of the thoughts ({name}) in {{environment}}")(
+                self.run, spec, model, recipe.environment, self.questions, self.seed
+            )
+            for name, spec in ahead.items()
+        }
 
     def for_verdict(self) -> tuple[EnvironmentSpec, Rollouts | None, Checkpoint, float, str]:
         """Return what a verdict takes beside the evaluations: what was bought and played, and how it was trained."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from apprentice.envs.catalog import EnvironmentSpec, next_call
+from apprentice.envs.catalog import EnvironmentSpec, next_work
 from apprentice.envs.player import Player
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
@@ -30,13 +30,20 @@ from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import to_rescore
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
-from apprentice.flows.training_checks import check_adapters, check_packages, check_trainings, layers_ahead
+from apprentice.flows.training_checks import (
+    check_adapters,
+    check_packages,
+    check_thinking,
+    check_trainings,
+    layers_ahead,
+)
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.episodes.episode import Call, prompt
+from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.student_model import check_downloaded, check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
@@ -231,6 +238,7 @@ class Preflight:
             _predict(specs, recipe.evaluate, windows.collect.size, weights, model, seen[0])
         if initial is not None:
             tokenizer = load_tokenizer(run.store.fetch(initial), run.trusted)
+            check_thinking(recipe.student, tokenizer, initial.key)
             _check_rendering(initial.key, tokenizer, None, seen)
         check_packages()
         if trainings:
@@ -350,7 +358,7 @@ def _check_student(
     if model is None:
         assert spec.build is not None
         texts = [(each.environment, list(each.questions)) for each in seen]
-        name, tokenizer, longest = "the student", tokenizer_of(texts), spec.build.max_positions
+        name, tokenizer, longest = "the student", tokenizer_of(texts, spec.thinking), spec.build.max_positions
     else:
         config, tokenizer = model
         name, longest = str(spec.model), context_length(config)
@@ -379,7 +387,8 @@ def _predict(
     if not forecast.can_be_measured(config, weights, [*specs.values()]):
         return
     announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
-    texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), _known_calls(seen))
+    known = _known_calls(seen, thinks=thinking_of(tokenizer) is not None)
+    texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
     student = forecast.Student(config, weights, tokenizer, texts)
     try:
         trainings = {
@@ -396,16 +405,19 @@ def _predict(
         announce.say(forecast.summary(found))
 
 
-def _known_calls(seen: AuditedTask) -> list[Call]:
-    """The first calls of the scripted policy; empty where there is none, it does not know the questions, or a text is
-    right."""
+def _known_calls(seen: AuditedTask, thinks: bool) -> tuple[list[Call], list[str]]:
+    """The first calls of the scripted policy and its workings; empty where there is none, it does not know the
+    questions, or a text is right."""
     prompts = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
     try:
-        turns = [next_call(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
+        turns = [next_work(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
     except ValueError:
-        return []
-    calls = [turn for turn in turns if not isinstance(turn, str)]
-    return calls if len(calls) == len(turns) else []
+        return [], []
+    calls = [call for _, call in turns if not isinstance(call, str)]
+    if len(calls) < len(turns):
+        return [], []
+    workings = [working for working, _ in turns]
+    return calls, workings if thinks and all(workings) else []
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[AuditedTask]) -> None:

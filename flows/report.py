@@ -42,6 +42,7 @@ from apprentice.tasks.analysis.kinds import (
     places_of_slices,
     slices_of,
 )
+from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, ModelName, Verdict
@@ -53,7 +54,7 @@ from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
-from apprentice.tasks.reporting.pictures import rates, rates_by_kind
+from apprentice.tasks.reporting.pictures import budget_curve, rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Purpose, TrackioSpec
@@ -211,12 +212,14 @@ class Artifacts(NamedTuple):
     regression_evaluations: dict[str, Evaluation]
     results: Verdict
     outcome: "Promotion"
+    thoughts: dict[str, Evaluation]
+    """The last model within parts of its thought's budget, and in samples for a vote."""
 
     def artifacts(self) -> list[Artifact]:
         questions, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
         learned = [each for each in lessons or () if each]
         tasks = [each for each in probed.artifacts() if each != questions] if probed else []
-        evaluated = [*self.evaluations.values(), *self.regression_evaluations.values()]
+        evaluated = [*self.evaluations.values(), *self.regression_evaluations.values(), *self.thoughts.values()]
         models = self.stages.models.values()
         return [questions, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
 
@@ -265,7 +268,10 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     tried = in_vain(attempts_of(work.store), attempt(evidence.recipe, verdict))
     ended = ending(verdict, decision, evidence.recipe, evidence, tried)
     counted, _ = scored(played)
+    budgets = {name: read_episodes(fetch(each)) for name, each in artifacts.thoughts.items()}
     report = verdict.as_json() | {
+        "tokens": {name: tokens_an_answer(records) for name, records in played.items()},
+        "thoughts": worth_of_thoughts(budgets, played.last),
         "kinds_of_failure": failures_by_kind(counted),
         "both_ways": both_ways(counted, [(each.from_, each.to) for each in verdict.comparisons]),
         "recipe": recipe.name,
@@ -328,6 +334,8 @@ def _pictures(
     """Draws accuracies and slices, copies the artifacts' own pictures, and returns all by title."""
     titles = {name: as_title(name) for name in report["models"]}
     pictures = {"accuracy": rates(report["models"], titles, folder / "accuracy.png")}
+    if budgets := report["thoughts"].get("budgets"):
+        pictures["thoughts"] = budget_curve(budgets, folder / "thoughts.png")
     if report["slices"]:
         pictures["slices"] = rates_by_kind(report["slices"], titles, folder / "slices.png")
     copied: list[tuple[str, Path, str]] = [

@@ -154,11 +154,12 @@ def train(
         regression_evaluations = stages.regressions(
             {name: models[name] for name in (stages.protected(), models.last_name)}
         )
+        thoughts = stages.thoughts(models.last)
         results = verdict(run, recipe.gate, evaluations, regression_evaluations, *stages.for_verdict())
         if before_gate is not None:
             before_gate(run, models.last)
         outcome = promotion(stages, evaluations, regression_evaluations, results)
 
-    made = Artifacts(stages, evaluations, regression_evaluations, results, outcome)
+    made = Artifacts(stages, evaluations, regression_evaluations, results, outcome, thoughts)
     ended = write_report(folder, made)
     return Trained(folder, all(stage.state == "cached" for stage in run.log), ended)

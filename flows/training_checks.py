@@ -4,6 +4,7 @@ In: the recipe, the student's tokenizer and layers, this machine. Out: nothing; 
 how to give it. TRL's config, optimizer, scheduler, adapters, processes and packages are the real ones, on a toy model.
 """
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ from apprentice.tasks.artifacts.types import KEY_LENGTH, Checkpoint
 from apprentice.tasks.engine.processes import check_processes
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.checkpoints import check_adapter, check_targets, layers_of
 from apprentice.tasks.models.student_model import built_layers, without_weights
-from apprentice.tasks.reporting.errors import imported
+from apprentice.tasks.reporting.errors import Stop, imported
 from apprentice.tasks.settings.spec import StudentSpec
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training.first_step import check_arguments, check_scheduler, check_trainer
@@ -57,6 +59,18 @@ def _first_step(
     training: Training[Any], spec: TrainerSpec, tokenizer: Any, tools: list[dict[str, Any]], given: dict[str, Any]
 ) -> None:
     training.first_step(spec, given, tokenizer, tools)
+
+
+def check_thinking(student: StudentSpec, tokenizer: Any, name: str) -> None:
+    """Raise Stop for a model to continue from that thinks otherwise than the recipe says: its prompt would change."""
+    own = thinking_of(tokenizer)
+    if own != student.thinking:
+        said = "off" if own is None else json.dumps(own.model_dump())
+        raise Stop(
+            f"{name} was trained with student.thinking: {said}, and the recipe has "
+            f"{'off' if student.thinking is None else json.dumps(student.thinking.model_dump())}.",
+            f"Set student.thinking to {said}, or train a new student.",
+        )
 
 
 def check_adapters(trainings: list[TrainerSpec], layers: Callable[[], Any], here: bool) -> None:

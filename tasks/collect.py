@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool, open_pools
+from apprentice.envs.reward import is_right
 from apprentice.envs.tools import described_text, tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -30,6 +31,7 @@ from apprentice.tasks.episodes.record import Journal, Record, check_initial_sett
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.players.teacher_thoughts import letters_of_thought
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import (
@@ -144,6 +146,8 @@ class Collector:
     journal: Journal
 
     def __post_init__(self) -> None:
+        thoughts, is_script = self.teacher.thoughts, self.teacher.scripted_error_rate is not None
+        self._tries = thoughts.shortest_of if thoughts and not is_script else 1  # a script says the same each time
         self._refused = RefusedEpisodes(self.journal)
         self._too_many_failed = False
 
@@ -246,7 +250,7 @@ class Collector:
         refused = Counter[bool]()
 
         def play(instance: Player, seed: int) -> CollectedEpisode:
-            played = play_one(instance, seed, teacher, self.environment, self.spec.raw)
+            played = play_shortest(instance, seed, teacher, self.environment, self.spec.raw, self._tries)
             record = played.record
             if record.failed_at or record.asked_again:
                 why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
@@ -305,6 +309,22 @@ class CollectedEpisode(NamedTuple):
     is_refused: bool
     is_understood: bool
     number: int
+
+
+def play_shortest(
+    instance: Player, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool, tries: int
+) -> CollectedEpisode:
+    """Plays a question so often, and takes the right episode with the shortest thoughts, else the first one. Its costs
+    are those of all."""
+    played = [play_one(instance, seed, teacher, environment, keep_raw)]
+    while len(played) < tries and not played[-1].record.failed_at:
+        played.append(play_one(instance, seed, teacher, environment, keep_raw))
+    if len(played) == 1:
+        return played[0]
+    right = [each for each in played if is_right(each.record.reward)]
+    chosen = min(right, key=lambda each: letters_of_thought(each.record.messages)) if right else played[0]
+    spent = {name: sum(getattr(each.record, name) for each in played) for name in ("attempts", *COUNTED)}
+    return chosen._replace(record=chosen.record.model_copy(update=spent), number=played[-1].number)
 
 
 def play_one(

@@ -26,13 +26,13 @@ from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
 from apprentice.tasks.artifacts.types import COUNTED, Questions, Rollouts
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, Turn, conversation_of
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
-from apprentice.tasks.episodes.padding import check_characters, without_padding
 from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
-from apprentice.tasks.episodes.served_log import conversations
 from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
+from apprentice.tasks.formats.conversations import Conversation, NotAConversation, Turn, conversation_of
+from apprentice.tasks.formats.padding import check_characters, without_padding
+from apprentice.tasks.formats.served_log import conversations
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -80,8 +80,11 @@ class Checked(NamedTuple):
 class Verifier:
     """Has the environment confirm one row. Called in several threads at once."""
 
-    def __init__(self, environment: EnvironmentSpec, known: KnownQuestions, columns: dict[Column, str]):
+    def __init__(
+        self, environment: EnvironmentSpec, known: KnownQuestions, columns: dict[Column, str], thoughts: bool = False
+    ):
         self._environment = environment
+        self._thoughts = thoughts
         self._known = known
         self._columns = columns
         self._parts = environment.make().parts()
@@ -89,7 +92,7 @@ class Verifier:
     def __call__(self, instance: Player, row: Any) -> Checked:
         """Raises SessionLost."""
         try:
-            claim = conversation_of(row, self._columns)
+            claim = conversation_of(row, self._columns).thinking(self._thoughts)
             check_characters(claim)
             if claim.environment:
                 self._check_name(claim.environment)
@@ -293,7 +296,7 @@ def take_rollouts(
     report = RowReport(f"{spec.path}{part.said}", keeps)
     try:
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-            verify = Verifier(environment, known, spec.columns)
+            verify = Verifier(environment, known, spec.columns, spec.thoughts)
             checked = in_order(
                 pool, lambda instance, row: verify(instance, row.data), conversations(rows_of(spec, part))
             )

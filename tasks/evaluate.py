@@ -90,8 +90,11 @@ def evaluate_endpoint(
     """
     protocol = PROTOCOLS[spec.protocol]
     server = context.run.servers.environment(environment.name)
+    most = spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens
+    if endpoint.serves_student and endpoint.thoughts:
+        most += endpoint.thoughts.max_tokens or 0
     sampling = {
-        "max_tokens": protocol.tokens(spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens),
+        "max_tokens": protocol.tokens(most),
         "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
     }
     same = {"stage": evaluate_endpoint.name, "version": evaluate_endpoint.version, "endpoint": endpoint.in_made_by()}

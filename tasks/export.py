@@ -16,7 +16,6 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.analysis.exported import CONTENTS, ExportContents, measured
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
@@ -31,6 +30,7 @@ from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.engine import Engine, EngineFailed, launch, llama_server, post
+from apprentice.tasks.serving.exported import CONTENTS, ExportContents, measured
 from apprentice.tasks.serving.gguf import FULL, check_exportable, check_tools, convert, quantize
 from apprentice.tasks.serving.modelfile import modelfile
 from apprentice.tasks.settings.endpoint import LocalEndpoint

@@ -2,7 +2,7 @@
 
 In: `Rollouts` and the evaluation's `Questions`. Out: `KeptRollouts`: kept.jsonl and samples.md. An episode is kept when
 its reward is 1.0, every call is valid, no reasoning leaked into the text, and its question is not in the evaluation
-set.
+set. For a student that thinks, its thoughts must be sound instead (analysis/thought_faults.py).
 """
 
 import json
@@ -10,43 +10,76 @@ from collections import Counter
 from typing import Any
 
 from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.artifacts.types import (
+    Checkpoint,
     KeptRollouts,
     Questions,
     Rollouts,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import held_out_texts
+from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 
 SAMPLES = 3
+DROPPED = "dropped.json"
+"""The first episode that was dropped for each cause: its seed, and its assistant's turns."""
 
 
 @stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
+    return _filter(context, rollouts, questions)
+
+
+@stage(produces=KeptRollouts, version=1, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
+def filter_thoughts(
+    context: StageContext, rollouts: Rollouts, questions: Questions, student: Checkpoint
+) -> dict[str, Any]:
+    """Keeps the episodes that SFT trains a student that thinks on, and writes an example of each cause to dropped.json.
+
+    Raises Stop when none is left.
+    """
+    return _filter(context, rollouts, questions, check_of(load_tokenizer(context.fetch(student), context.run.trusted)))
+
+
+def _filter(
+    context: StageContext, rollouts: Rollouts, questions: Questions, thoughts: Check | None = None
+) -> dict[str, Any]:
     evaluation_texts = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
-    kept, rewards = 0, []
+    examples: dict[str, dict[str, Any]] = {}
+    kept, without, rewards = 0, 0, []
     with (
         (context.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
         (context.out / "kept.jsonl").open("w") as out,
     ):
         for line in episodes:
             episode = json.loads(line)
-            cause = why_dropped(episode, evaluation_texts)
+            cause = why_dropped(episode, evaluation_texts, thoughts)
             rewards += [episode["reward"]] if episode["reward"] is not None and not episode["failed_at"] else []
             mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
                 dropped[cause] += 1
+                examples.setdefault(cause, {"seed": episode["seed"], "turns": _turns(episode)})
                 continue
             kept += 1
+            without += not any(turn.get(THOUGHT) for turn in _turns(episode))
             out.write(line)
             samples += [episode] if len(samples) < SAMPLES else []
     _announce(rollouts.episodes, kept, dropped, mixed)
+    if thoughts is not None:
+        (context.out / DROPPED).write_text(json.dumps(examples, ensure_ascii=False, indent=1) + "\n")
+        if without:
+            announce.warn(
+                f"{without} of the {kept} kept episodes have no thought, and SFT learns them without one. Where an "
+                "endpoint hides its reasoning, only what it writes beside the call can be learned."
+            )
     if not kept:
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
         least, best = min(rewards, default=0.0), max(rewards, default=0.0)
@@ -62,6 +95,10 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     announce.detail(text)
     announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+
+
+def _turns(episode: dict[str, Any]) -> list[dict[str, Any]]:
+    return [message for message in episode["messages"] if message["role"] == "assistant"]
 
 
 def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:
@@ -84,6 +121,7 @@ def _as_markdown(episode: dict[str, Any]) -> str:
     lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
     for message in episode["messages"]:
         content = message.get("content") or ""
+        content = f"*{thought}* {content}".strip() if (thought := message.get(THOUGHT)) else content
         calls = [
             f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []
         ]

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
+from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
 from apprentice.tasks.models.configuration import context_length, question_too_long
 from apprentice.tasks.models.memory import Machine, check_training, explained_oom, this_machine
@@ -41,6 +43,7 @@ from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_ou
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of
+from apprentice.tasks.rollouts.thought_length import TOKENS, completion_tokens, shapings, thought_metrics
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -135,7 +138,11 @@ def train_grpo(
             raise Stop("No question of windows.grpo is left to ask.", "Widen the task or the window.")
         tokenizer = load_tokenizer(folder, context.run.trusted)
         own = grpo_arguments(context, spec, seed, streams)
-        own["max_completion_length"] = within_context(spec.max_completion_length, folder, tokenizer, instance, used)
+        thinking = thinking_of(tokenizer)
+        wanted = completion_tokens(spec, thinking, instance.max_turns)
+        most = own["max_completion_length"] = within_context(wanted, folder, tokenizer, instance, used)
+        shaped = shapings(spec, rollouts, tokenizer, most, thinking is not None)
+        own["reward_weights"] += [each.weight for each in shaped]
         config = config_of(type(spec), own, spec.args)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
@@ -143,7 +150,8 @@ def train_grpo(
             draft = drafts_of(tokenizer, [tool for part in instance.parts() for tool in part.schemas]).after
             trainer_class = sharing_prompts(trainer_class, spec.plain_generation, spec.bf16, draft)
         groups = GroupLog(context.scratch) if spec.keep_groups else None
-        reward = EnvironmentReward(spec, trained_questions, rollouts, streams, groups)
+        further = partial(thought_metrics, rollouts, tokenizer) if thinking else dict
+        reward = EnvironmentReward(spec, trained_questions, rollouts, streams, groups, further, is_shaped=bool(shaped))
         rows = _rows(environment, used, spec, seed)
         curriculum = _curriculum(environment, used, rows, spec, seed, streams)
         trainer_class = with_engine(trainer_class, spec.generation, spec.bf16)
@@ -154,7 +162,7 @@ def train_grpo(
             processing_class=tokenizer,
             train_dataset=rows,
             eval_dataset=held_out_rows(environment, held, spec.rollouts),
-            reward_funcs=[reward, *reward.others()],
+            reward_funcs=[reward, *reward.others(), *(each.function for each in shaped)],
             args=on_one_gpu(config),
             **adapter_arguments(spec.lora),
             **mode,
@@ -199,7 +207,7 @@ def within_context(wanted: int, folder: Path, tokenizer: Any, instance: Player, 
     if room < wanted:
         announce.warn(
             f"The longest question takes {max(lengths)} of the model's {context} tokens: completions have {room}, and "
-            f"grpo.max_completion_length allows {wanted}."
+            f"grpo.max_completion_length, with thoughts, allows {wanted}."
         )
     return min(room, wanted)
 
@@ -221,8 +229,9 @@ def _curriculum(
 def _shown(log: list[dict[str, float]], streams: list[Stream]) -> dict[str, str]:
     """The metrics of the log to draw, and their names: those of the streams if there are several."""
     skipped = any(ENTROPY_WITH_SIGNAL in entry for entry in log)
+    thought = {TOKENS: "tokens of thought"} if any(TOKENS in entry for entry in log) else {}
     entropy = {ENTROPY_WITH_SIGNAL: "entropy of groups with signal"} if skipped else {"entropy": "entropy"}
-    return SHOWN | entropy | {f"rewards/{each.called}/mean": each.called for each in streams if streams[1:]}
+    return SHOWN | entropy | thought | {f"rewards/{each.called}/mean": each.called for each in streams if streams[1:]}
 
 
 def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSpec, seed: int) -> Any:

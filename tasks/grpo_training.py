@@ -53,7 +53,7 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
 
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = rests(student.tokenizer, prompts, 0, model.device)
-    tokens = student.texts.longest(spec.max_completion_length)
+    tokens = student.texts.longest(spec.max_completion_length + student.texts.thought)
     settings = GenerationConfig(
         max_new_tokens=tokens,
         do_sample=True,
@@ -136,6 +136,7 @@ GRPO = Training(
         "frac_reward_zero_std": Curve("groups without signal", ("saturated", "no_signal")),
         "entropy": Curve("entropy", ("entropy",)),
         "completions/mean_length": Curve("tokens a completion", ("length",)),
+        "thought/tokens": Curve("tokens of thought", ("cut_off", "longer", "stopped")),
         "loss": Curve("loss", ("nan",)),
     },
     forecast=forecast,

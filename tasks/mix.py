@@ -9,13 +9,16 @@ import difflib
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
 from apprentice.tasks.analysis.kinds import text_of_turns, why_dropped
+from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.artifacts.types import (
+    Checkpoint,
     Evaluation,
     KeptRollouts,
     Questions,
@@ -33,6 +36,7 @@ from apprentice.tasks.episodes.record import (
     used_questions,
 )
 from apprentice.tasks.filter import as_samples
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -69,17 +73,51 @@ def mix_rollouts(
         earlier: Kept rollouts of earlier rounds, the first one first.
         teacher: The teacher's display name, for its rows; empty where the rollouts are of a dataset.
     """
+    return _mix(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed)
+
+
+@stage(produces=KeptRollouts, version=1, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
+def mix_thoughts(
+    context: StageContext,
+    spec: MixSpec,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    rollouts: Rollouts | None,
+    tries: Evaluation | None,
+    earlier: dict[str, KeptRollouts],
+    teacher: str,
+    seed: int,
+    student: Checkpoint,
+) -> dict[str, Any]:
+    """Like `mix_rollouts`, for a student that thinks: the same filter of thoughts for whoever played."""
+    thoughts = check_of(load_tokenizer(context.fetch(student), context.run.trusted))
+    return _mix(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed, thoughts)
+
+
+def _mix(
+    context: StageContext,
+    spec: MixSpec,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    rollouts: Rollouts | None,
+    tries: Evaluation | None,
+    earlier: dict[str, KeptRollouts],
+    teacher: str,
+    seed: int,
+    thoughts: Check | None = None,
+) -> dict[str, Any]:
     evaluation_texts = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:
-        if (cause := why_dropped(row, evaluation_texts)) is None:
+        if (cause := why_dropped(row, evaluation_texts, thoughts)) is None:
             rows.append({"player": teacher or DATASET} | row)
         else:
             dropped[cause] += 1
     if tries is not None:
         own, player = read_episodes(context.fetch(tries)), f"the student ({tries.model})"
-        rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, evaluation_texts, dropped)]
+        why = partial(why_dropped, evaluation_texts=evaluation_texts, thoughts=thoughts)
+        rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, why, dropped)]
     if not rows:
         worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3)) or "none was played"
         raise Stop(
@@ -111,7 +149,7 @@ def _right(
     environment: EnvironmentSpec,
     most: int,
     player: str,
-    evaluation_texts: set[str],
+    why: Callable[[dict[str, Any]], str | None],
     dropped: Counter[str],
 ) -> Iterator[Record]:
     """Yields the right tries, at most so many a question: the shortest first, and none that nearly repeats another."""
@@ -135,7 +173,7 @@ def _right(
                 player=player,
             )
             text = text_of_turns(each)
-            cause = why_dropped(record.model_dump(), evaluation_texts)
+            cause = why(record.model_dump())
             if cause is None and any(difflib.SequenceMatcher(None, text, other).ratio() >= NEAR for other in taken):
                 cause = "nearly repeats another try"
             if cause is None and len(taken) == most:

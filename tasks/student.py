@@ -18,7 +18,7 @@ from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
-from apprentice.tasks.settings.spec import BuiltStudent, Purpose, StudentSpec
+from apprentice.tasks.settings.spec import BuiltStudent, Purpose, StudentSpec, ThinkingSpec
 
 
 @stage(produces=BaseStudent, version=5, title="Student", drawn=Drawn("Student", is_aside=True))
@@ -28,7 +28,7 @@ def student(
     """Publishes the model and a tokenizer prepared for training."""
     if spec.build is not None:
         rows = read_questions(context.fetch(questions), Purpose.COLLECT)
-        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out)
+        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out, spec.thinking)
     else:
         parameters = from_model(spec, context.out)
     return {"parameters": parameters, "stage": ModelName.BASE}
@@ -40,8 +40,10 @@ def _by_part(instance: Player, rows: list[dict[str, Any]]) -> list[tuple[Player,
     ]
 
 
-def _build(spec: BuiltStudent, questions: list[tuple[Player, list[str]]], seed: int, out: Path) -> int:
-    tokenizer = tokenizer_of(questions)
+def _build(
+    spec: BuiltStudent, questions: list[tuple[Player, list[str]]], seed: int, out: Path, thinking: ThinkingSpec | None
+) -> int:
+    tokenizer = tokenizer_of(questions, thinking)
     return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]
 
 
@@ -57,7 +59,7 @@ def built_alike(
     if not earlier:
         return None
     rows = read_questions(run.store.fetch(questions), Purpose.COLLECT)
-    own = _read_by(tokenizer_of(_by_part(environment.make(), rows)))
+    own = _read_by(tokenizer_of(_by_part(environment.make(), rows), spec.thinking))
     return next((each for each, folder in earlier if _read_by(load_tokenizer(folder)) == own), None)
 
 

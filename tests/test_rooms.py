@@ -26,6 +26,7 @@ ORDER = [
         "tasks/settings",
         "tasks/files",
         "tasks/episodes",
+        "tasks/formats",
         "tasks/artifacts",
         "tasks/judgement",
         "tasks/analysis",

@@ -11,6 +11,7 @@ out, and is no model: it stands in for one where no script knows a dataset.
 """
 
 import json
+import random
 import re
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from pydantic import Field, model_validator
 
 from apprentice.envs.base import EnvironmentSettings, ToolEnvironment, is_right
 from apprentice.envs.policy import digest, errs, question_in
-from apprentice.envs.reasoning_gym import datasets, scoring
+from apprentice.envs.reasoning_gym import datasets, scoring, working
 
 TAKES_SEED = True
 """`call` is told the question's seed."""
@@ -181,6 +182,17 @@ def call(
         answer = solver(question)
         return "answer", {"answer": answer[:-1] + another(answer[-1], draw[4]) if wrong else answer}
     return "answer", {"answer": known_answer(settings, question, seed, draw[4] if wrong else None)}
+
+
+def work(
+    settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float
+) -> tuple[str, tuple[str, dict[str, Any]]] | None:
+    """How the script works an answer out, in words, and the call; None for a dataset that no script works out."""
+    question = question_in(messages)
+    slip = random.Random(digest(question)[4:]) if errs(question, error_rate) else None
+    worker = working.WORKERS.get(settings["dataset"])
+    found = worker(question, slip) if worker else None
+    return found and (found[0], ("answer", {"answer": found[1]}))
 
 
 def check_answers(settings: dict[str, Any]) -> None:

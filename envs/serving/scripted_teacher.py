@@ -45,6 +45,9 @@ class Request(BaseModel):
     ask: int = Field(default=0, ge=0)
     """How often this turn was asked for before; not a field of OpenAI's protocol."""
 
+    working: bool = False
+    """Whether the working is written beside the call; not a field of OpenAI's protocol either."""
+
     def check_tool(self, name: str) -> None:
         """Raise ValueError if the request does not offer the script's tool; its last text needs none."""
         offered = [tool.function.name for tool in self.tools]
@@ -62,7 +65,9 @@ def make_app(environment: str, settings: dict[str, Any], error_rate: float) -> F
         try:
             parsed = Request.model_validate(request)
             json.dumps(request["messages"], ensure_ascii=False).encode()  # rejects lone surrogates
-            turn = next_turn(environment, settings, request["messages"], error_rate, parsed.seed, parsed.ask)
+            turn = next_turn(
+                environment, settings, request["messages"], error_rate, parsed.seed, parsed.ask, parsed.working
+            )
             parsed.check_tool(turn.meant)
         except Exception as error:  # a script may fail in any way on a question of another environment
             return _refused(None, error)

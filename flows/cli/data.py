@@ -89,11 +89,11 @@ def _show_production(spec: Any, questions: Path) -> None:
         spec: The rows' `DatasetSpec`.
         questions: The folder of the recipe's questions.
     """
-    from apprentice.tasks.analysis.production import asked_in, production_rows
     from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
     from apprentice.tasks.episodes.record import read_rows
-    from apprentice.tasks.episodes.served_log import conversations, is_header
+    from apprentice.tasks.formats.served_log import conversations, is_header
     from apprentice.tasks.reporting.announce import table
+    from apprentice.tasks.serving.production import asked_in, production_rows
 
     rows = iter(rows_of(spec, part_of_rows(spec)))
     first = next(rows, None)
@@ -180,8 +180,8 @@ def export_anything(
         from apprentice.tasks.artifacts.lineage import node_of
         from apprentice.tasks.artifacts.locate import locate
         from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
-        from apprentice.tasks.episodes.conversations import export
         from apprentice.tasks.episodes.record import Record
+        from apprentice.tasks.formats.exports import export
 
         found, named = locate(key, store, hub)
         artifact = node_of(found, named, {}).artifact

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from apprentice.envs.reward import is_right
 from apprentice.flows.pages.html import as_script
 from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
+from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.thinking import THOUGHT
 
 BUDGET = 1_500_000
 """Bytes of episodes in a page of at most 2 MB."""
@@ -77,7 +79,8 @@ class Reader:
         else:
             place, sample = number, 0
             turns = sum(message["role"] == "assistant" for message in read["messages"])
-            kind = why_dropped(read, of.evaluation_texts) or KEPT
+            thinks = any(message.get(THOUGHT) for message in read["messages"])
+            kind = why_dropped(read, of.evaluation_texts, check_of() if thinks else None) or KEPT
         slices = [self.slices.number(each) for each in of.slices(place, read)]
         tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
         reward = 1.0 if is_right(read["reward"]) else read["reward"]  # the page compares it with 1
@@ -96,7 +99,7 @@ def transcript(line: bytes) -> dict[str, Any]:
     causes = [*read.get("causes", []), read.get("broken"), read.get("failed_at"), read.get("cause")]
     parts = {f"reward: {name}": score for name, score in json.loads(read.get("scores", "{}")).items()}
     return {
-        "messages": [_message(each) for each in read["messages"]],
+        "messages": [shown for each in read["messages"] for shown in _shown(each)],
         "correct": read["correct"],
         "faults": [cause for cause in causes if cause],
         "facts": parts | {name: read[name] for name in known if read.get(name)},
@@ -137,10 +140,12 @@ def embedded(sources: list[EpisodeSource], first: set[int], budget: int = BUDGET
     return as_script(data)
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
+def _shown(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message's thought, apart from the call that it leads to, and the message."""
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
-    texts = [message.get("reasoning_content"), message.get("content")]
-    return {"role": message["role"], "content": "\n".join(each for each in texts if each), "calls": calls}
+    if message.get(THOUGHT):
+        yield {"role": "thought", "content": message[THOUGHT], "calls": []}
+    yield {"role": message["role"], "content": message.get("content") or "", "calls": calls}
 
 
 def texts_of(shown: dict[str, Any]) -> Iterator[str]:

@@ -226,8 +226,8 @@
       facts.push(["turns", row[TURNS]]);
       const turns = told ? told.messages.map((each, place) => {
         const text = [each.content, ...each.calls.map((call) => `→ ${call}`)].filter(Boolean).join("\n");
-        const fold = ["system", "user"].includes(each.role) || (many && place < told.messages.length - 2);
-        return make("details", fold ? {} : { open: "" }, make("summary", {}, `${plain(each.role)}: ${brief(text).slice(0, 80)}`), body(text || "(nothing)"));
+        const fold = ["system", "user", "thought"].includes(each.role) || (many && place < told.messages.length - 2);
+        return make("details", fold ? {} : { open: "" }, make("summary", {}, `${plain(each.role)}${each.role === "thought" ? `, ${text.length} characters` : ""}: ${brief(text).slice(0, 80)}`), body(text || "(nothing)"));
       }) : [missing];
       return make("section", {}, make("h3", {}, plain(model(row)), " ", make("span", { class: isRight(row) ? "good" : "bad" }, plain(kind(row)))), make("dl", {}, ...facts.flatMap(([name, value]) => fact(name, value))), ...turns);
     };

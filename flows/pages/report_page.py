@@ -34,6 +34,7 @@ from apprentice.tasks.analysis.comparison import (
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.kinds import text_of_turns
+from apprentice.tasks.analysis.thought_worth import shown_rows
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -87,7 +88,10 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
     return {
         "last": verdict.models.last_name,
         "rate_rows": rate_rows(verdict.models, verdict.teacher),
-        "model_rows": table(verdict.models),
+        "model_rows": [
+            row | _tokens(report, name) for name, row in zip(verdict.models, table(verdict.models), strict=True)
+        ],
+        "thought_rows": shown_rows(report.get("thoughts", {})),
         "rates": rates_of(verdict.models),
         "pass_rows": pass_rows(verdict.models),
         "weakness": _weakness(verdict, report["kinds_of_failure"]),
@@ -115,6 +119,12 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
         "heats": [heat_of(report["curriculum"], *each) for each in HEATS.items()] if report["curriculum"] else [],
         "bought": _bought(report["collect"]),
     }
+
+
+def _tokens(report: dict[str, Any], model: str) -> dict[str, str]:
+    """The column of a model's tokens an answer; none in reports of older code, and where they are not known."""
+    known = report.get("tokens", {})
+    return {"tokens an answer": f"{known.get(model, 0.0):.1f}"} if any(known.values()) else {}
 
 
 def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:

@@ -330,6 +330,12 @@ class Recipe(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _teach_thoughts_to_a_student_that_thinks(self) -> "Recipe":
+        for name in ("teacher", "collect"):  # frozen: filled in before use
+            self.__dict__[name] = (each := getattr(self, name)) and each.teaching(self.student.thinking)
+        return self
+
+    @model_validator(mode="after")
     def _repositories_can_be_named(self) -> "Recipe":
         """Every one, since the longest name is used when the teacher's episodes are paid."""
         namespace = self.store.hub.namespace if self.store.hub else LOCAL
@@ -423,11 +429,10 @@ class Recipe(BaseModel):
         if self.grpo is None or not self.grpo.reward_weights:
             return self
         known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
-        for name in self.grpo.reward_weights:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise ValueError(f"grpo.reward_weights: {self.environment} has no reward stream {name!r}; {hint}")
+        for name in [each for each in self.grpo.reward_weights if each not in known]:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"grpo.reward_weights: {self.environment} has no reward stream {name!r}; {hint}")
         return self
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.episodes.served_log import joined
+from apprentice.tasks.formats.served_log import joined
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import LocalEndpoint
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.types import Checkpoint
-from apprentice.tasks.episodes.served_log import ABOUT, HEADER, joined
+from apprentice.tasks.formats.served_log import ABOUT, HEADER, joined
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

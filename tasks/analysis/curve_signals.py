@@ -29,6 +29,11 @@ ADVICE = {
     "length": "Read completions.jsonl: where the model gives up early, lower the learning rate, or train SFT longer.",
     "engine": "Let both compute in the same type (grpo.bf16), and update vLLM; TRL's importance sampling masks what "
     "differs too much.",
+    "cut_off": "Raise student.thinking.max_tokens, have the teacher write less (teacher.thoughts), or set "
+    "grpo.soft_overlong.",
+    "longer": "Set grpo.thought_cost, or stop earlier; completions.jsonl shows what the longer thoughts say.",
+    "stopped": "Often the better policy: compare with the thought forced empty (evaluate.thinking). If that is as "
+    "good, train a student that answers at once.",
     "entropy": "Lower the learning rate, or stop earlier; grpo.beta above 0 holds the policy back.",
 }
 
@@ -174,6 +179,30 @@ def _engine(entries: list[Entry], rules: RewardSignals) -> str | None:
     return f"the engine's log-probabilities differ from the trainer's by {gap:.3g} a token on average"
 
 
+THOUGHT = "thought/tokens"
+LONGER = 1.5
+"""Of the initial tokens of thought, from which they count as longer."""
+
+
+def _cut_off(entries: list[Entry], rules: RewardSignals) -> str | None:
+    shares = _numbers(entries[-rules.window :], "thought/cut_off")
+    if len(shares) < rules.window or mean(shares) <= rules.most_cut_off:
+        return None
+    return f"{mean(shares):.0%} of the rollouts had a thought that was cut off, in the last {rules.window} logs"
+
+
+def _thoughts(entries: list[Entry], rules: RewardSignals, grow: bool) -> str | None:
+    """Whether thoughts became longer without a higher reward, or shorter with one."""
+    first, last = _ends(entries, THOUGHT, rules.window)
+    before, now = _ends(entries, "reward", rules.window)
+    if not first or last is None or before is None or now is None:
+        return None
+    if (now > before) == grow or (last < LONGER * first if grow else last > rules.length_left * first):
+        return None
+    course = "grew, and the reward did not rise" if grow else "shrank while the reward rose"
+    return f"thoughts {course}: {first:.3g} tokens, now {last:.3g}; reward {before:.3g}, now {now:.3g}"
+
+
 KINDS: dict[str, Callable[[list[Entry], Any], str | None]] = {
     "nan": lambda entries, _: ", ".join(not_numbers(entries[-1])) or None,
     "saturated": partial(_dead, near_zero=False),
@@ -181,6 +210,9 @@ KINDS: dict[str, Callable[[list[Entry], Any], str | None]] = {
     "length": _length,
     "entropy": _entropy,
     "engine": _engine,
+    "cut_off": _cut_off,
+    "longer": partial(_thoughts, grow=True),
+    "stopped": partial(_thoughts, grow=False),
 }
 
 

@@ -18,8 +18,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
+from apprentice.tasks.analysis.thought_faults import Check
 from apprentice.tasks.episodes.episode import last_text, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, ends_in_text, same_text
+from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting.errors import Stop
 
 THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
@@ -72,8 +74,12 @@ def both_ways(episodes: dict[str, list[EvaluatedEpisode]], pairs: list[tuple[str
     return found
 
 
-def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str]) -> str | None:
-    """The first reason to drop an episode, or None to keep it."""
+def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str], thoughts: Check | None = None) -> str | None:
+    """The first reason to drop an episode, or None to keep it.
+
+    Args:
+        thoughts: What is wrong with the thought of a turn, for a student that thinks. Without it no turn may reason.
+    """
     if episode["failed_at"]:
         return f"failed at the {episode['failed_at']}"
     if not is_right(episode["reward"]):
@@ -85,6 +91,10 @@ def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str]) -> str | No
         found = [] if ends else problems(turn, tools)
         if found:
             return found[0]
+        if thoughts is not None:
+            if cause := thoughts(turn, tools):
+                return cause
+            continue
         leak = (
             re.search(THOUGHTS, turn["content"], re.IGNORECASE) if ends else REASONING.search(turn.get("content") or "")
         )
@@ -196,7 +206,7 @@ def text_of_turns(record: EvaluatedEpisode) -> str:
 
 def _line(message: dict[str, Any]) -> str:
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
-    return " ".join([message.get("content") or "", *calls]).strip()
+    return " ".join(filter(None, [message.get(THOUGHT), message.get("content"), *calls])).strip()
 
 
 OF_PARTS = ("environment", "dataset")

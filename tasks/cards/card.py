@@ -20,7 +20,6 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.advice.ending import as_markdown, ending, read_decision, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.comparison import comparison_rows, label, table
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
-from apprentice.tasks.analysis.exported import read_export
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.artifacts import types
 from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository
@@ -47,6 +46,7 @@ from apprentice.tasks.judgement.contents import DECISION
 from apprentice.tasks.judgement.run_models import evaluations_of
 from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
+from apprentice.tasks.serving.exported import read_export
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
 from apprentice.tasks.settings.spec import CollectSpec, Purpose
 from apprentice.tasks.settings.training import section_named
@@ -176,6 +176,7 @@ SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M"
 """As the Hub names them, by powers of ten from a thousand on."""
 
 
+MIXED = "mix_rollouts", "mix_thoughts"
 ROWS = {Rollouts: Record, KeptRollouts: Record, Evaluation: EvaluatedEpisode}
 """What a line of an artifact's data is, where that is for others to read."""
 
@@ -232,7 +233,7 @@ def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
     row = next((row for kind, row in ROWS.items() if made.is_a(kind)), None)
     descriptions = {name: field.description for name, field in row.model_fields.items()} if row else {}
-    if made.record and made.record.made_by["stage"] != "mix_rollouts":  # a single player is not named in the rows
+    if made.record and made.record.made_by["stage"] not in MIXED:  # a single player is not named in the rows
         descriptions.pop("player", None)
     if not made.record or made.record.provenance.recipe.get(CollectSpec.section, {}).get("unverified") != "keep":
         descriptions.pop("verified", None)
@@ -418,9 +419,8 @@ def _question(made: Node) -> tuple[int, str]:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of)
+FUNCTIONS = (as_json, as_markdown, cell, code, comparison_rows, fenced, label, lines_of, tries_of, unclean)
 FUNCTIONS += (markdown_table, meaning_of, pformat, played_by, level_of, shown, table, teacher_text, trained_on)
-FUNCTIONS += (tries_of, unclean)
 PAGES = Environment(loader=FileSystemLoader(TEMPLATES))
 """Compiles each template once; huggingface_hub's own `from_template` does so for every card."""
 PAGES.globals |= {each.__name__: each for each in FUNCTIONS}

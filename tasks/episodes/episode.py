@@ -21,12 +21,15 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.notations import notation_of, without_thoughts
 from apprentice.tasks.episodes.record import Message as Message
+from apprentice.tasks.episodes.thinking import CUT_OFF
 from apprentice.tasks.reporting.errors import Stop
 
 MOST_BYTES = 128 * 1024
 """Maximum bytes of a message's text and calls together: about 30,000 tokens."""
 MOST_DEPTH = 32
 """Maximum nesting of lists and objects in a call's arguments."""
+THOUGHT_CUT_OFF = "thought cut off"
+"""The fault of a turn that has a thought without an end, or one over its budget."""
 KEPT = 500
 """Characters of a failed answer that are kept for the record."""
 
@@ -186,10 +189,11 @@ class Episode:
             self.give_up()
 
     def give_up(self) -> None:
-        """Ends the episode, if the environment has not: no call, no turn or no token is left."""
+        """Ends the episode, if the environment has not: no call, no turn or no token is left. One that ends in a
+        thought that was cut off scores the lowest."""
         self.unfinished |= not self.done and not self.player.done
         self.done = True
-        self.player.give_up()
+        self.player.give_up(loses_credit=bool(self.messages[-1].get(CUT_OFF)))
 
     def _taken(self, message: Message) -> Message:
         if found := beyond_limits(message):
@@ -266,7 +270,7 @@ def problems(message: Message, tools: list[dict[str, Any]]) -> list[str]:
         return [found]
     calls = message.get("tool_calls") or []
     if not calls:
-        return ["no tool call"]
+        return [THOUGHT_CUT_OFF if message.get(CUT_OFF) else "no tool call"]
     return [cause for call in calls if (cause := _call_problem(call["function"], tools))]
 
 

@@ -3,14 +3,16 @@
 In: a tool's schema. Out: messages, or drafts of what does not depend on the values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apprentice.tasks.episodes.drafts import CONTEXT, Drafts
 from apprentice.tasks.episodes.episode import Message, turn_of
 from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
+from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
 
 REPLY = "reply-7f3a"
+THOUGHTS = ("47 + 30 = 77.", "It's 85,\nnot 84.")
 VALUES: dict[str, Any] = {
     "string": "-57",  # a parser that guesses types makes a number of it
     "integer": 7,
@@ -24,24 +26,29 @@ OTHERS = VALUES | {"string": "qz", "integer": 40, "number": 20.25, "boolean": Tr
 """Other values of the same types, where there are any."""
 
 
-def example_episode(function: dict[str, Any], values: Mapping[str, Any] = VALUES) -> list[Message]:
-    """An episode with two calls of a tool, each with its reply."""
+def example_episode(
+    function: dict[str, Any], thoughts: Sequence[str] = ("", ""), values: Mapping[str, Any] = VALUES
+) -> list[Message]:
+    """An episode with two calls of a tool, each with its thought and its reply."""
     given = {name: _example(schema, values) for name, schema in function["parameters"]["properties"].items()}
     call_turn = turn_of(function["name"], given)
     reply = {"role": "tool", "name": function["name"], "content": REPLY}
     opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
-    return [*opening, call_turn, reply, call_turn, reply]
+    first, second = (call_turn | ({THOUGHT: thought} if thought else {}) for thought in thoughts)
+    return [*opening, first, reply, second, reply]
 
 
 def drafts_of(tokenizer: Any, tools: list[dict[str, Any]]) -> Drafts:
     """What is written the same way in every call of these tools."""
+    thoughts = THOUGHTS if thinking_of(tokenizer) else ("", "")
+    versions = [*zip((VALUES, OTHERS), thoughts, strict=True)]
 
-    def begun(function: dict[str, Any], values: Mapping[str, Any]) -> list[int]:
-        messages = example_episode(function, values)[:3]
+    def begun(function: dict[str, Any], values: Mapping[str, Any], thought: str) -> list[int]:
+        messages = example_episode(function, (thought, thought), values)[:3]
         prefix = prompt_ids(tokenizer, messages[:2], tools)
         return prefix[-CONTEXT:] + row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
 
-    return Drafts([[begun(tool["function"], values) for values in (VALUES, OTHERS)] for tool in tools])
+    return Drafts([[begun(tool["function"], *version) for version in versions] for tool in tools])
 
 
 def _example(schema: dict[str, Any], values: Mapping[str, Any]) -> Any:

@@ -41,6 +41,47 @@ END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷")
 """The end of a thought that the prompt began, as DeepSeek-R1's template does."""
 
 
+REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+"""The fields of a message in which endpoints put the reasoning of an answer, the first one that is filled counts."""
+MARKS = re.compile(
+    rf"</?(?:seed:)?(?:{TAGS})>|\[/?THINK\]|◁/?think▷|<\|(?:START|END)_THINKING\|>"
+    r"|<\|channel\|>analysis<\|message\|>|<\|end\|>"
+)
+"""What stands around a thought in a text."""
+
+
+def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
+    """The thought of an assistant's message in any provider's form, and its content without that.
+
+    Read are, in this order: a field of `REASONING`, parts of the content that are thinking blocks, marked thoughts in
+    the text, and the text beside a call. Empty where there is none.
+    """
+    content = message.get("content")
+    for name in REASONING:
+        if thought := _text_in(message.get(name)).strip():
+            return thought, content
+    if isinstance(content, list):
+        blocks = [part for part in content if isinstance(part, dict) and part.get("type") in THINKING]
+        if thought := _text_in(blocks).strip():
+            return thought, [part for part in content if part not in blocks]
+    text = _text_in(content)
+    if (rest := without_thoughts(text)) != text:
+        inside = [found["thought"] for found in THOUGHT_OR_CALL.finditer(text) if found["thought"]]
+        inside = inside or [text[: len(text) - len(_after_prompts_thought(text))]]
+        return "\n".join(filter(None, (MARKS.sub("", each).strip() for each in inside))), rest
+    called = message.get("tool_calls") or message.get("function_call")
+    return (text.strip(), "") if called and text.strip() else ("", content)
+
+
+def _text_in(value: Any) -> str:
+    """A text, or the texts of a list of blocks."""
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(_text_in, value)))
+    if isinstance(value, dict):
+        return next((_text_in(value[name]) for name in (*THINKING, "text", "summary") if value.get(name)), "")
+    return value if isinstance(value, str) else ""
+
+
 def calls_in(text: str) -> tuple[list[str], str]:
     """The object in each <tool_call> outside of thoughts, and the rest of the text without calls and thoughts. No call
     where one of them holds no object, as Qwen3-Coder and GLM write them."""

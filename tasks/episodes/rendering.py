@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.tools import without_return
 from apprentice.tasks.episodes.record import Message, ends_in_text, with_arguments
+from apprentice.tasks.episodes.thinking import THOUGHT, of_student, thinking_of, with_thought
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
-"""The chat template's arguments, the same for SFT, GRPO and evaluation."""
+"""The chat template's arguments, the same for SFT, GRPO and evaluation. The template of a student that thinks sets the
+switch itself (thinking.py)."""
 
 CLOSING = {"role": "assistant", "content": "Done."}
 """The turn after a call that ended the episode; there is none after a last text. SFT trains it, so that loops that
@@ -126,6 +128,8 @@ def written_row(messages: list[Message], tools: list[dict[str, Any]]) -> dict[st
 
 def _as_trained(message: Message) -> Message:
     kept: Message = {"role": message["role"], "content": message.get("content") or ""}
+    if message.get(THOUGHT):
+        kept[THOUGHT] = message[THOUGHT]
     if message.get("weight") == 0:  # of imported rows; no template renders it
         kept["weight"] = 0
     if message.get("tool_calls"):
@@ -159,7 +163,7 @@ def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, An
 
 def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     """The token ids of a training row, as SFTTrainer computes them."""
-    messages = as_read(tokenizer, row["messages"])
+    messages = as_read(tokenizer, of_student(tokenizer, row["messages"]))
     return tokenizer.apply_chat_template(
         messages,
         tools=json.loads(row["tools"]),
@@ -176,11 +180,14 @@ def _ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | 
 
 
 def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:
-    """Parses a completion with GRPO's parser; a malformed tool call becomes plain content."""
-    message = _parsed(tokenizer, ids, prefix, tools)
-    for end in chat_format(tokenizer).ends[1:]:  # parsers leave an end token in the content that is not the tokenizer's
+    """Parses a completion with GRPO's parser; a malformed tool call becomes plain content. The thought of a student
+    that thinks is in `reasoning_content`; one that is cut off or over its budget has no call, and `cut_off`."""
+    message, ends = _parsed(tokenizer, ids, prefix, tools), chat_format(tokenizer).ends
+    for end in ends[1:]:  # parsers leave an end token in the content that is not the tokenizer's
         message["content"] = message["content"].removesuffix(tokenizer.decode([end]))
-    return message
+    if (thinking := thinking_of(tokenizer)) is None:
+        return message
+    return with_thought(tokenizer, thinking, message, is_whole=bool(ids) and ids[-1] in ends)
 
 
 def _parsed(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:
@@ -202,6 +209,7 @@ def labelled(tokenizer: Any, row: dict[str, Any]) -> dict[str, list[int]]:
 
     The template must render earlier turns the same whatever follows them, which the check before a run makes sure of.
     """
+    row = row | {"messages": of_student(tokenizer, row["messages"])}
     ids, tools, ends = row_ids(tokenizer, row), json.loads(row["tools"]), chat_format(tokenizer).ends
     labels = [IGNORED] * len(ids)
     for place, message in enumerate(row["messages"]):

@@ -197,7 +197,7 @@ def named_model(spec: StudentSpec, copied: Path | None = None) -> tuple[Any, Any
         GenerationConfig.from_pretrained(copied or spec.model, **at)
     if spec.chat_template is not None:
         tokenizer.chat_template = trl_template(spec.chat_template, tokenizer)
-    return config, prepared(tokenizer, spec.model)
+    return config, prepared(tokenizer, spec.model, spec.thinking)
 
 
 def _without_pickles(out: Path, spec: StudentSpec) -> None:

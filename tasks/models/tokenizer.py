@@ -20,8 +20,10 @@ from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, chat_format, prompt_ids
+from apprentice.tasks.episodes.thinking import think, thinking_in, without_thinking
 from apprentice.tasks.models.configuration import question_too_long
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.settings.spec import ThinkingSpec
 
 if TYPE_CHECKING:
     from apprentice.envs.catalog import EnvironmentSpec
@@ -30,6 +32,8 @@ DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
 TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
+BLOCK = "<think>\n", "\n</think>\n\n"
+"""The marks around a thought in Qwen3's chat template."""
 
 
 def build_tokenizer(environment: "EnvironmentSpec", texts: list[str]) -> Any:
@@ -37,17 +41,19 @@ def build_tokenizer(environment: "EnvironmentSpec", texts: list[str]) -> Any:
     return tokenizer_of([(environment.make(), texts)])
 
 
-def tokenizer_of(questions: list[tuple[Player, list[str]]]) -> Any:
+def tokenizer_of(questions: list[tuple[Player, list[str]]], thinking: ThinkingSpec | None = None) -> Any:
     """A byte-level tokenizer without merges, with Qwen3's chat template and one added token for each fixed text span.
 
-    `questions`: the questions of each environment.
+    Args:
+        questions: The questions of each environment.
+        thinking: How the student thinks; None for one that answers at once.
     """
     from tokenizers import AddedToken
     from trl.chat_template_utils import qwen3_chat_template
 
     tokenizer = byte_level("<|im_end|>", "<|endoftext|>")
     tokenizer.chat_template = qwen3_chat_template
-    prepare_tokenizer(tokenizer)
+    think(prepare_tokenizer(tokenizer), thinking)
     spans: Any = [AddedToken(text, normalized=False) for text in template_spans(tokenizer, questions)]
     tokenizer.add_tokens(spans)
     return tokenizer
@@ -87,7 +93,8 @@ def _spans_of(tokenizer: Any, player: Player, texts: list[str]) -> list[str]:
     begin = os.path.commonprefix(texts)  # noqa: RUF071 (characters are meant, not path components)
     end = os.path.commonprefix([text[len(begin) :][::-1] for text in texts])[::-1]  # noqa: RUF071
     # no span starts with the newline after a turn's end: the ids of an episode must be a prefix of a longer one's
-    spans = [before + begin, after[after.index("<think>") :], *player.phrases]
+    spans = [before + begin, after[after.index("<think>") :] if "<think>" in after else BLOCK[0], *player.phrases]
+    spans += [BLOCK[1]] if "<think>" not in after else []
     spans += [end] if len(end) > 1 else []
     return spans + [span for tool in tools for span in _call_spans(tool["function"])]
 
@@ -134,15 +141,16 @@ def load_tokenizer(checkpoint: Path, trusted: Trusted = ()) -> Any:
 CHOOSE = "Choose a model tuned for chat with tools, such as Qwen/Qwen3-0.6B (student.model)."
 
 
-def prepared(tokenizer: Any, model: str) -> Any:
-    """Like `prepare_tokenizer`. Raises Stop without a chat template whose calls TRL parses."""
+def prepared(tokenizer: Any, model: str, thinking: ThinkingSpec | None = None) -> Any:
+    """Like `prepare_tokenizer`, for a student that thinks so. Raises Stop without a template whose calls TRL parses."""
     if isinstance(tokenizer.chat_template, dict):
         tokenizer.chat_template = _with_tools(tokenizer.chat_template)
     if not tokenizer.chat_template:
         raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
+    think(tokenizer, None)  # of a student that was trained here, and may be trained to think otherwise
     if fault := unparsed(tokenizer):
         raise Stop(f"The chat template of {model} {fault}", CHOOSE)
-    return tokenizer
+    return think(tokenizer, thinking)
 
 
 def trl_template(name: str, tokenizer: Any) -> str:
@@ -226,8 +234,24 @@ def vllm_parser(template: str) -> str:
 
 def switches(template: str) -> str:
     """The template's arguments as a word of a shell, where the template has them; else empty."""
-    used = {name: value for name, value in TEMPLATE_ARGUMENTS.items() if name in template}
+    thinking = thinking_in(template)
+    given = {"enable_thinking": thinking.mode == "native"} if thinking else TEMPLATE_ARGUMENTS
+    used = {name: value for name, value in given.items() if name in without_thinking(template)}
     return shlex.quote(json.dumps(used)) if used else ""
+
+
+REASONING_PARSERS = {"<|channel>thought": "gemma4", "<arg_key>": "glm45", "<think>": "qwen3"}
+"""vLLM's parser of native thoughts by what a chat template writes around them; the first that is found.
+https://docs.vllm.ai/en/latest/features/reasoning_outputs.html"""
+
+
+def reasoning_parser(template: str) -> str:
+    """The name of vLLM's parser of this student's thoughts; empty where it writes none in a block of its own, or where
+    none is known. A thought in plain text is the content beside the call."""
+    thinking = thinking_in(template)
+    if thinking is None or thinking.mode == "text":
+        return ""
+    return next((parser for mark, parser in REASONING_PARSERS.items() if mark in template), "")
 
 
 def commands(template: str, model: str, revision: str | None) -> list[str]:
@@ -240,6 +264,7 @@ def commands(template: str, model: str, revision: str | None) -> list[str]:
     given, parser = switches(template), vllm_parser(template)
     at, name = (f" --revision {revision}" if revision else ""), (f"{model}@{revision}" if revision else model)
     vllm = f"vllm serve {model}{at} --served-model-name student --host 127.0.0.1 --enable-auto-tool-choice"
+    vllm += f" --reasoning-parser {reasons}" if (reasons := reasoning_parser(template)) else ""
     vllm += f" --tool-call-parser {parser}" + (f" --default-chat-template-kwargs {given}" if given else "")
     transformers = f"transformers serve {name} --host 127.0.0.1" + (f" --chat-template-kwargs {given}" if given else "")
     return [vllm, transformers] if parser else [transformers]

@@ -173,7 +173,7 @@ def _normalized(raw: dict[str, Any]) -> Message:
     calls = [_call(each) for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     if not calls and isinstance(legacy, dict):
         calls = [_call({"function": legacy})]
-    message: Message = {"role": "assistant", "content": _content(raw.get("content"))}
+    message: Message = {"role": "assistant", "content": content_text(raw.get("content"))}
     whole = message | ({"tool_calls": calls} if calls else {})
     try:
         json.dumps(whole, ensure_ascii=False).encode()
@@ -204,7 +204,7 @@ def _arguments(given: Any) -> str:
     return json.dumps(given, ensure_ascii=False)
 
 
-def _content(given: Any) -> str:
+def content_text(given: Any) -> str:
     """The text of a content: a text, or the text parts of a list."""
     parts = given if isinstance(given, list) else [given]
     texts = (
@@ -232,6 +232,32 @@ def _parsed(call: dict[str, Any]) -> Any:
         return json.loads(call["function"]["arguments"])
     except (ValueError, RecursionError):
         return call["function"]["arguments"]
+
+
+def as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[Message]:
+    """The conversation as the endpoint gets it: its own messages as it gave them, with the calls that counted."""
+    given: list[Message] = []
+    idents: dict[str, Any] = {}
+    for place, message in enumerate(messages):
+        own = raw.get(place)
+        if message["role"] == "assistant" and own:
+            calls = own.get("tool_calls")
+            calls = [calls] if isinstance(calls, dict) else [each for each in calls or [] if isinstance(each, dict)]
+            counted = message.get("tool_calls") or []
+            calls = [
+                call | {"id": call.get("id") or kept_call["id"]}
+                for call, kept_call in zip(calls, counted, strict=False)
+            ]
+            idents = {kept_call["id"]: call["id"] for call, kept_call in zip(calls, counted, strict=False)}
+            given.append({"role": "assistant"} | own | ({"tool_calls": calls} if calls else {}))
+        elif message["role"] == "tool" and given[-1].get("function_call") and not given[-1].get("tool_calls"):
+            given.append({"role": "function", "name": message["name"], "content": message["content"]})
+        elif message["role"] == "tool" and "tool_call_id" in message:
+            ident = message["tool_call_id"]
+            given.append(message | {"tool_call_id": idents.get(ident, ident)})
+        else:
+            given.append(message)
+    return given
 
 
 def read_key(spec: TeacherSpec) -> str:

@@ -28,11 +28,13 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import chat_format, parse, prompt_ids
+from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.players.thought_budget import within_budget
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.settings.spec import EvaluateSpec
@@ -305,9 +307,14 @@ class LocalModel:
             round_weights(self._model)
         # a static cache: a growing one is copied at every token, which takes a third of the time here
         is_static = getattr(self._model, "_can_compile_fullgraph", False)
+        thinking = thinking_of(self._tokenizer) if protocol.name == "parity" else None
+        self._answer = protocol.tokens(spec.max_new_tokens)
+        self._budget = None  # tokens after which a thought is ended; None for no end but its own
+        if thinking and spec.thought_budget is not None:
+            self._budget = round(thinking.max_tokens * spec.thought_budget)
         self._generation, self._one_by_one = (
             GenerationConfig(
-                max_new_tokens=protocol.tokens(spec.max_new_tokens),
+                max_new_tokens=self._answer + (thinking.max_tokens if thinking else 0),
                 do_sample=False,  # _noise samples
                 repetition_penalty=1.0,  # a checkpoint may name another one; GRPO samples without
                 eos_token_id=list(self._ends),
@@ -326,34 +333,12 @@ class LocalModel:
 
     def reply(self, episodes: list[Episode]) -> list[Message]:
         """The model's next message for each episode, in order; counts its tokens."""
-        import torch
-
-        from apprentice.tasks.models.decoding import decode
-        from apprentice.tasks.models.shared_prefix import rests
-
         prompts = [self._protocol.prompt_ids(self._tokenizer, episode) for episode in episodes]
-        noise = None if self._temperature is None else self._noise(episodes)
-        rooms = [max(self._context - len(ids), 1) for ids in prompts]
-        self._tell_if_cut(rooms)
-        with torch.inference_mode():
-            cache = self._prefix.cache(prompts, self._generation.max_new_tokens)
-            known = 0 if cache is None else cache.get_seq_length()
-            inputs = rests(self._tokenizer, prompts, known, self._model.device)
-            if cache is None:
-                generation: dict[str, Any] = {"generation_config": self._generation}
-                if noise:
-                    generation["logits_processor"] = [lambda _, scores: noise(scores, range(len(scores)))]
-            else:
-                generation = {
-                    "generation_config": self._one_by_one,
-                    "past_key_values": cache,
-                    "custom_generate": decode,
-                }
-                if noise:
-                    generation["draw"] = lambda scores, branch, rows: noise(scores[branch], rows.tolist()).argmax(-1)
-            out = self._model.generate(**inputs, **generation)
-        new = out[:, inputs["input_ids"].shape[1] :].tolist()
-        written = [self._until_end(ids)[:room] for ids, room in zip(new, rooms, strict=True)]
+        self._tell_if_cut([max(self._context - len(ids), 1) for ids in prompts])
+        if self._budget is None:
+            written = self._written(prompts, episodes, self._generation.max_new_tokens)
+        else:
+            written = self._within_budget(prompts, episodes, self._budget)
         for ids, prefix, episode in zip(written, prompts, episodes, strict=True):
             episode.prompt_tokens += len(prefix)
             episode.completion_tokens += len(ids)
@@ -361,6 +346,47 @@ class LocalModel:
             self._protocol.read(self._tokenizer, ids, prefix, episode)
             for ids, prefix, episode in zip(written, prompts, episodes, strict=True)
         ]
+
+    def _written(
+        self, prompts: list[list[int]], episodes: Sequence[Episode], most: int, part: str = ""
+    ) -> list[list[int]]:
+        """What the model writes after each prompt: at most so many tokens, and no more than its context has room for.
+
+        Args:
+            part: Which part of a turn it is, where one is written in several; samples depend on it.
+        """
+        import torch
+
+        from apprentice.tasks.models.decoding import decode
+        from apprentice.tasks.models.shared_prefix import rests
+
+        noise = None if self._temperature is None else self._noise(episodes, part)
+        rooms = [max(self._context - len(ids), 1) for ids in prompts]
+        with torch.inference_mode():
+            cache = self._prefix.cache(prompts, most)
+            known = 0 if cache is None else cache.get_seq_length()
+            inputs = rests(self._tokenizer, prompts, known, self._model.device)
+            if cache is None:
+                generation: dict[str, Any] = {"generation_config": self._generation}
+                if noise:
+                    generation["logits_processor"] = [lambda _, scores: noise(scores, range(len(scores)))]
+            else:
+                generation = {"generation_config": self._one_by_one, "past_key_values": cache}
+                generation |= {"custom_generate": decode, "draft": self._drafts(episodes[0].tools).after}
+                if noise:
+                    generation["draw"] = lambda scores, branch, rows: noise(scores[branch], rows.tolist()).argmax(-1)
+            out = self._model.generate(**inputs, **generation, max_new_tokens=most)
+        new = out[:, inputs["input_ids"].shape[1] :].tolist()
+        return [self._until_end(ids)[:room] for ids, room in zip(new, rooms, strict=True)]
+
+    def _within_budget(self, prompts: list[list[int]], episodes: list[Episode], budget: int) -> list[list[int]]:
+        """The turns, with a thought of at most so many tokens."""
+
+        def generate(ahead: list[list[int]], most: int, places: Sequence[int], answers: bool) -> list[list[int]]:
+            return self._written(ahead, [episodes[place] for place in places], most, " answer" if answers else "")
+
+        tools = [episode.tools for episode in episodes]
+        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer)
 
     def _drafts(self, tools: list[dict[str, Any]]) -> Drafts:
         name = json.dumps(tools)
@@ -377,7 +403,7 @@ class LocalModel:
                 f"evaluate.max_new_tokens is {self._generation.max_new_tokens}. Answers end with the context."
             )
 
-    def _noise(self, episodes: list[Episode]) -> Callable[[Any, Sequence[int]], Any]:
+    def _noise(self, episodes: Sequence[Episode], part: str = "") -> Callable[[Any, Sequence[int]], Any]:
         """Sampling with the Gumbel-max trick: greedy decoding over logits ÷ temperature + noise.
 
         Returns what makes such scores of those of some episodes (rows, vocabulary), given their places. The noise is
@@ -388,7 +414,7 @@ class LocalModel:
 
         generators = []
         for episode in episodes:
-            name = f"{self._seed} {episode.seed} {episode.sample} {episode.turns}".encode()
+            name = f"{self._seed} {episode.seed} {episode.sample} {episode.turns}{part}".encode()
             drawn = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1
             generators.append(torch.Generator(device=self._model.device).manual_seed(drawn))
 

@@ -17,10 +17,12 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, last_text, problems
+from apprentice.tasks.episodes.notations import REASONING
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.budget import Budget, usage_of
-from apprentice.tasks.players.dialect import Completion, dialect_of, once_each, read_key
+from apprentice.tasks.players.dialect import Completion, as_given, dialect_of, once_each, read_key
 from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, RefusedRequest, Unanswered, retrying
+from apprentice.tasks.players.teacher_thoughts import TOO_LONG, asked_to_think, is_too_long, with_its_thought
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.safe_text import one_line
@@ -129,7 +131,8 @@ class Teacher:
             seed: The question's seed, for a scripted teacher.
             ask: How often this turn was asked for before, for a scripted teacher.
         """
-        answer = wait_for(self._counted(self._ask(messages, tools, spent, choice, {"seed": seed, "ask": ask})))
+        script = {"seed": seed, "ask": ask} | ({"working": True} if self._spec.thoughts else {})
+        answer = wait_for(self._counted(self._ask(messages, tools, spent, choice, script)))
         if self._wrong_usage and not self._warned:
             self._warned = True
             announce.warn(
@@ -141,7 +144,7 @@ class Teacher:
         for number, call in enumerate(message.get("tool_calls", [])):
             call["id"] = call["id"] or f"call{place + number:05d}"  # nine letters and digits, which all endpoints take
         spent.raw[place] = answer.raw
-        return message
+        return with_its_thought(message, answer.raw) if self._spec.thoughts else message
 
     def reply(
         self,
@@ -157,8 +160,13 @@ class Teacher:
         Raises TeacherFailed, TeacherUnavailable, BudgetReached, Stop.
         """
         choice = "auto" if takes_text else "required"
+        thoughts, shorter = self._spec.thoughts, False
         for ask in range(self._asks):
-            message, noted = once_each(self.say(messages, tools, spent, choice, seed, ask))
+            sent = asked_to_think(messages, thoughts, shorter) if thoughts else messages
+            message, noted = once_each(self.say(sent, tools, spent, choice, seed, ask))
+            if thoughts and (shorter := is_too_long(message, thoughts)):
+                spent.asked_again.append(TOO_LONG)
+                continue
             if takes_text and (text := last_text(message, tools)):
                 return message if self._spec.keep_text else message | {"content": text}
             found = problems(message, tools)
@@ -229,11 +237,13 @@ class Teacher:
     def _body(
         self, messages: list[Message], tools: list[dict[str, Any]], spent: Spent, choice: str, script: dict[str, Any]
     ) -> dict[str, Any]:
-        body: dict[str, Any] = {**self._settings, "messages": _as_given(messages, spent.raw)}
+        body: dict[str, Any] = {**self._settings, "messages": as_given(messages, spent.raw)}
         if self._spec.scripted_error_rate is not None:
             body |= script  # a script may look up the answer by the seed; a model would use it for sampling
         if tools and self._spec.serves_student:  # the same prompt as in training
-            body |= {"tools": tools, "tool_choice": choice, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+            body |= {"tools": tools, "tool_choice": choice}
+            if not self._spec.thoughts:  # the template of a student that thinks sets its switch itself
+                body |= {"chat_template_kwargs": TEMPLATE_ARGUMENTS}
         elif tools:
             body |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
         body |= self._spec.request
@@ -407,8 +417,6 @@ class Teacher:
 
 
 STATUSES = {str(status) for status in range(400, 600)}
-REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-"""Where endpoints put the reasoning of an answer."""
 SECRET = 8
 """Characters from which a key or a header's value may be a secret; `any` is none."""
 
@@ -419,29 +427,3 @@ def in_words(seconds: float) -> str:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[Message]:
-    """The conversation as the endpoint gets it: its own messages as it gave them, with the calls that counted."""
-    given: list[Message] = []
-    idents: dict[str, Any] = {}
-    for place, message in enumerate(messages):
-        own = raw.get(place)
-        if message["role"] == "assistant" and own:
-            calls = own.get("tool_calls")
-            calls = [calls] if isinstance(calls, dict) else [each for each in calls or [] if isinstance(each, dict)]
-            counted = message.get("tool_calls") or []
-            calls = [
-                call | {"id": call.get("id") or kept_call["id"]}
-                for call, kept_call in zip(calls, counted, strict=False)
-            ]
-            idents = {kept_call["id"]: call["id"] for call, kept_call in zip(calls, counted, strict=False)}
-            given.append({"role": "assistant"} | own | ({"tool_calls": calls} if calls else {}))
-        elif message["role"] == "tool" and given[-1].get("function_call") and not given[-1].get("tool_calls"):
-            given.append({"role": "function", "name": message["name"], "content": message["content"]})
-        elif message["role"] == "tool" and "tool_call_id" in message:
-            ident = message["tool_call_id"]
-            given.append(message | {"tool_call_id": idents.get(ident, ident)})
-        else:
-            given.append(message)
-    return given

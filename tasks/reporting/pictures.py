@@ -98,6 +98,20 @@ def rounds_curve(points: list[dict[str, Any]], to: Path) -> Path:
     return _save(figure, to)
 
 
+def budget_curve(rows: list[dict[str, Any]], to: Path) -> Path:
+    """Plots accuracy with its interval over the tokens an answer, one point for each budget of thought."""
+    figure, axes = _figure(1)
+    tokens, accuracies = [each["tokens"] for each in rows], [each["accuracy"] for each in rows]
+    errors = _errors([(each["accuracy"], each["ci"]) for each in rows])
+    axes[0].errorbar(tokens, accuracies, yerr=errors, color="#4878a8", marker="o", capsize=3)
+    for each in rows:
+        axes[0].annotate(
+            f"{each['budget']:.0%}", (each["tokens"], each["accuracy"]), xytext=(4, 4), textcoords="offset points"
+        )
+    axes[0].set(xlabel="tokens an answer", ylabel="accuracy", ylim=(0, 1))
+    return _save(figure, to)
+
+
 def _errors(rates: list[tuple[float, Any]]) -> list[list[float]]:
     """The distances from each rate to the ends of its interval, as matplotlib takes them."""
     return [[max(0.0, (value - ci[end]) * sign) for value, ci in rates] for end, sign in ((0, 1), (1, -1))]

@@ -60,6 +60,8 @@ class EnvironmentReward:
     Args:
         asked: Records the questions that are trained on.
         groups: Keeps the groups with a right and a wrong rollout, if a later training needs them.
+        further: Further metrics of the rollouts.
+        is_shaped: Whether TRL adds other rewards than the streams'.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class EnvironmentReward:
         rollouts: LiveRollouts,
         streams: Sequence[Stream] = (Stream(),),
         groups: GroupLog | None = None,
+        further: Callable[[], dict[str, float]] = dict,
+        is_shaped: bool = False,
     ):
         self._first, *self._rest = streams
         self.__name__ = self._first.called
@@ -76,6 +80,8 @@ class EnvironmentReward:
         self._trained_questions = trained_questions
         self._rollouts = rollouts
         self._groups = groups
+        self._further = further
+        self._is_shaped = is_shaped
         self.played = 0
         self.lost = 0
         self.broke = 0
@@ -94,14 +100,15 @@ class EnvironmentReward:
         if self._groups and trained_on:
             self._groups.note(row["trainer_state"].global_step, self._rollouts)
         if "log_metric" in row:
-            row["log_metric"](UNFINISHED, unfinished / len(environments))
+            for name, value in {UNFINISHED: unfinished / len(environments), **self._further()}.items():
+                row["log_metric"](name, value)
             if own := self._own():
                 row["log_metric"](OWN_REWARD, sum(own) / len(own))
         return self._read(self._first)
 
     def _own(self) -> list[float]:
         """The environments' own rewards; empty where TRL's sum of the weighted streams is the same."""
-        if not self._rest and self._first.weight == 1.0:
+        if not self._rest and self._first.weight == 1.0 and not self._is_shaped:
             return []
         own = (self._shaped(Stream(each.label, next(iter(each.streams))), each) for each in self._rollouts.players)
         return [reward for reward in own if reward is not None]

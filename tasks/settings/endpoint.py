@@ -7,14 +7,15 @@ The display name of a teacher: a model and its endpoint, or a scripted policy.
 
 import ipaddress
 import os
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.source import digest_of_script
 from apprentice.envs.wire.server import without_secrets
-from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN, Spec
+from apprentice.tasks.settings.spec import ThinkingSpec, ThoughtsSpec
+from apprentice.tasks.settings.spec_base import OPERATIONAL, WHEN_GIVEN, Spec
 
 OPENAI = "api.openai.com"
 LOCAL = (".local", ".internal", ".lan", ".home", ".localhost")
@@ -91,6 +92,9 @@ class TeacherSpec(Spec):
     """Further fields of each request, such as {reasoning_effort: low}; null removes a field that is sent by default."""
     keep_text: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
     """Keep the text beside a call: SFT then learns it, too. The filter drops texts that look like reasoning."""
+    thoughts: ThoughtsSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """What is taken of its reasoning where the student thinks (`student.thinking`): `reasoning_content`, `reasoning`,
+    thinking blocks, or the text beside a call. Always filled in then."""
     stream: bool = Field(default=False, json_schema_extra=OPERATIONAL)
     """Ask for streamed answers. An endpoint that only streams is noticed without it."""
     headers: dict[str, str] = Field(default={}, json_schema_extra=OPERATIONAL)
@@ -156,6 +160,16 @@ class TeacherSpec(Spec):
         if self.scripted_error_rate is not None or self.base_url or not inherited:
             return self
         return type(self).model_validate(self.model_dump() | {"base_url": inherited})
+
+    def teaching(self, thinking: ThinkingSpec | None) -> Self:
+        """The spec for a student that thinks so, or answers at once. Raises ValueError for thoughts nobody learns."""
+        if thinking is None:
+            if self.thoughts is not None:
+                raise ValueError("teacher.thoughts needs a student that thinks: set student.thinking: text, or native")
+            return self
+        own = self.thoughts or ThoughtsSpec()
+        filled = {"max_tokens": own.max_tokens or thinking.max_tokens, "instruction": thinking.instruction}
+        return self.model_copy(update={"thoughts": own.model_copy(update=filled)})
 
     @property
     def needs_key(self) -> bool:

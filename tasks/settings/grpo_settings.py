@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from apprentice.tasks.settings.generation_engine import SHARES, GenerationSpec
 from apprentice.tasks.settings.signals import RewardSignals
-from apprentice.tasks.settings.spec import OPERATIONAL, SEARCH_SPACE, WHEN_GIVEN, Spec
+from apprentice.tasks.settings.spec_base import OPERATIONAL, SEARCH_SPACE, WHEN_GIVEN, Spec
 from apprentice.tasks.settings.training import LearningRate, Positive, Saving, Scheduler, TrainerSpec, halved
 from apprentice.tasks.settings.trl_arguments import ITSELF
 
@@ -121,6 +121,12 @@ class GrpoSpec(TrainerSpec):
     """`score`: the environment's reward. `exact`: 1.0 for a reward of 1.0, else 0.0, so no partial credit."""
     reward_weights: dict[str, Annotated[float, Field(ge=-1000.0, le=1000.0)]] = Field(default={})
     """Weights of the environment's reward streams, such as {greens: 0.5}; default: the environment's weights."""
+    thought_cost: float = Field(default=0.0, ge=0.0, le=1000.0, json_schema_extra=WHEN_GIVEN)
+    """Reward that a hundred tokens of thought cost, for a student that thinks. 0: thoughts cost nothing."""
+    soft_overlong: int = Field(default=0, ge=0, json_schema_extra=WHEN_GIVEN)
+    """Last tokens of a completion's room in which it loses reward, from 0 to 1.0 at the end: DAPO's soft overlong
+    punishment, by TRL. 0: off. TRL's own `args: {mask_truncated_completions: true}` takes truncated completions out of
+    the loss instead."""
     rollouts: Literal["environment_factory", "rollout_func"] = Field(
         default="environment_factory", json_schema_extra=OPERATIONAL
     )

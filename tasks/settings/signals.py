@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from apprentice.tasks.settings.spec import Spec
+from apprentice.tasks.settings.spec_base import WHEN_GIVEN, Spec
 
 Act = Literal["stop", "warn", "off"]
 """`stop` ends the training at that step, `warn` warns once and continues, `off` disables the check."""
@@ -41,6 +41,14 @@ class RewardSignals(Signals):
     engine_gap: float = Field(default=0.05, gt=0.0)
     """Mean difference of a token's log-probabilities, in nats, above which `engine` is reported. In fp32 it is about
     1e-6, in bf16 0.001 to 0.02."""
+    cut_off: Act = Field(default="warn", json_schema_extra=WHEN_GIVEN)
+    """More than `most_cut_off` of the rollouts have a thought that is cut off or over its budget."""
+    most_cut_off: float = Field(default=0.2, gt=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
+    """Share of rollouts above which `cut_off` is reported."""
+    longer: Act = Field(default="warn", json_schema_extra=WHEN_GIVEN)
+    """Thoughts grow to half as long again as at first, while the reward does not rise."""
+    stopped: Act = Field(default="warn", json_schema_extra=WHEN_GIVEN)
+    """Thoughts shrink to `length_left` of their initial length while the reward rises."""
     window: int = Field(default=10, ge=2)
     """Logs to average over; the first such window is the initial value. A longer window is more certain, and later."""
     dead_groups: float = Field(default=0.8, gt=0.0, le=1.0)

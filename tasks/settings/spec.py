@@ -1,69 +1,19 @@
-"""The settings of the stages and the seed windows, and the base class of all settings.
+"""The settings of the stages and the seed windows.
 
-In: a recipe's section. Out: a frozen, strict, validated model that knows which of its fields enter an artifact's key:
-all except OPERATIONAL ones.
+In: a recipe's section. Out: a frozen, strict, validated model (spec_base.py says which of its fields enter a key).
 """
 
 import itertools
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.paths import FileOrName
-from apprentice.envs.wire.server import STRICT, without_secrets
-
-A_NUMBER = "Input should be a number"
-"""The error for a truth value, which pydantic would read as 0 or 1."""
-
-
-class Spec(BaseModel):
-    """A frozen settings model that rejects unknown fields, NaN and infinity. Numeric fields declare their range."""
-
-    model_config = STRICT
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_a_number(cls, given: Any, info: ValidationInfo) -> Any:
-        annotation = cls.model_fields[info.field_name or ""].annotation
-        allowed = {annotation, *get_args(annotation)}
-        if isinstance(given, bool) and allowed & {int, float} and bool not in allowed:
-            raise ValueError(A_NUMBER)
-        return given
-
-    def in_key(self) -> dict[str, Any]:
-        """The fields that enter a key: all except `OPERATIONAL` and `SEARCH_SPACE` ones."""
-        return self._without(OPERATIONAL, SEARCH_SPACE)
-
-    def in_made_by(self) -> dict[str, Any]:
-        """What a record says of a stage's settings: the fields of the key, and where the work was done."""
-        return self.in_key()
-
-    def in_record(self) -> dict[str, Any]:
-        """The fields that an artifact's record keeps: all except `OPERATIONAL` ones."""
-        return self._without(OPERATIONAL)
-
-    def _without(self, *marks: dict[str, Any]) -> dict[str, Any]:
-        """Removes the marked fields, also from nested sections."""
-        left_out = {
-            name
-            for name, field in type(self).model_fields.items()
-            if field.json_schema_extra in marks
-            or (field.json_schema_extra == WHEN_GIVEN and getattr(self, name) == field.default)
-        }
-        sections = {name: value for name, value in self if isinstance(value, Spec) and name not in left_out}
-        whole = self.model_dump(mode="json", exclude=left_out)
-        return whole | {name: value._without(*marks) for name, value in sections.items()}
-
-
-OPERATIONAL: dict[str, Any] = {"operational": True}
-"""Marks a field that changes speed, patience or cost but not the result; changing it invalidates no artifact."""
-SEARCH_SPACE: dict[str, Any] = {"chooses": True}
-"""Marks a field with candidates to choose from: the chosen one enters the key, the others do not."""
-WHEN_GIVEN: dict[str, Any] = {"when_given": True}
-"""Marks a field that enters the key only when it differs from its default, so that adding it keeps existing keys."""
-
+from apprentice.envs.wire.server import without_secrets
+from apprentice.tasks.settings.spec_base import A_NUMBER as A_NUMBER
+from apprentice.tasks.settings.spec_base import OPERATIONAL, WHEN_GIVEN, Spec
 
 Column = Literal["messages", "prompt", "completion", "tools", "reward", "seed"]
 """What may be read from a column of another name."""
@@ -185,6 +135,36 @@ class BuiltStudent(Spec):
         return self
 
 
+INSTRUCTION = "Work the answer out in short written steps first, then call the tool."
+
+
+class ThinkingSpec(Spec):
+    """A student that writes a thought before each call. `thinking: text` is short for `thinking: {mode: text}`. The
+    choice is part of the student's chat template: SFT, GRPO, evaluation and every server of the published model ask for
+    thoughts in the same way. The thoughts of earlier turns stay in the context."""
+
+    mode: Literal["text", "native"]
+    """`text`: the thought is plain text before the call, for a template that keeps text beside a call. `native`: the
+    template's own block, such as Qwen3's `<think>`, for a template that has one."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Maximum tokens of a thought. They come on top of `evaluate.max_new_tokens`, and of `grpo.max_completion_length`
+    once for each turn. A longer thought, or one without an end, counts as no call."""
+    instruction: str = Field(default=INSTRUCTION)
+    """What is added to the environment's instructions, for the teacher and for the student. Empty: nothing."""
+
+
+class ThoughtsSpec(Spec):
+    """What is taken of a teacher's reasoning where the student thinks (`student.thinking`)."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Maximum tokens of a thought, estimated at three characters each. For a longer one the teacher is asked again for
+    a shorter one, at most `collect.asks` times. Default: `student.thinking.max_tokens`."""
+    shortest_of: int = Field(default=1, ge=1, le=16)
+    """How often the teacher plays each question; the right episode with the shortest thoughts is recorded."""
+    instruction: str = Field(default="")
+    """Filled in from `student.thinking.instruction`."""
+
+
 class StudentSpec(Spec):
     """The model to train: from the Hub, from a folder, built from scratch, or one that this project has trained."""
 
@@ -207,6 +187,15 @@ class StudentSpec(Spec):
     checkpoint: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
     """Continue from a model that this recipe's name has trained: a key, a revision or a tag from a report's lineage, or
     at least its first 6 characters."""
+    thinking: ThinkingSpec | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """`text` or `native`: the student writes a thought before each call. Default: `off`, it answers at once."""
+
+    @field_validator("thinking", mode="before")
+    @classmethod
+    def _thinking_may_be_one_word(cls, given: Any) -> Any:
+        if given is False or given == "off":
+            return None
+        return {"mode": given} if isinstance(given, str) else given
 
     @property
     def goes_on(self) -> bool:
@@ -289,6 +278,9 @@ class DatasetSpec(Spec):
     """The split that is read, where the dataset has splits as the package datasets finds them; `all`: every one."""
     config: str | None = Field(default=None, min_length=1, json_schema_extra=WHEN_GIVEN)
     """The configuration of a dataset whose README names several. Default: the one that the README marks as such."""
+    thoughts: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Keep the rows' thoughts: `reasoning_content`, thinking blocks, or the text beside a call. Always filled in:
+    whether the student thinks."""
     content: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     """Digest of the rows. Filled in automatically; other rows are rejected."""
 
@@ -338,6 +330,12 @@ class CollectSpec(Spec):
             return given
         path, at, revision = given.rpartition("@")
         return {"path": path, "revision": revision} if at else {"path": revision}
+
+    def teaching(self, thinking: ThinkingSpec | None) -> "CollectSpec":
+        """The settings for a student that thinks so, or answers at once."""
+        if self.dataset is None:
+            return self
+        return self.model_copy(update={"dataset": self.dataset.model_copy(update={"thoughts": thinking is not None})})
 
     def by_teacher(self) -> "CollectSpec":
         """The settings that the teacher's rollouts depend on."""
@@ -390,6 +388,16 @@ class EvaluateSpec(Spec):
     protocol: Literal["parity", "tutorial"] = "parity"
     """`parity`: prompt and parser of training. `tutorial`: the evaluation as the public SFT tutorial prints it, only
     for comparison with its figures."""
+
+    thought_budget: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
+    """Share of `student.thinking.max_tokens` after which a thought is ended and the call is begun for the model. 0: no
+    thought. Default: the model ends its thoughts itself."""
+    thinking: bool = Field(default=False, json_schema_extra=OPERATIONAL)
+    """Also evaluate the last model with 0, 25 and 50% of its budget of thought. The report shows what thoughts are
+    worth: accuracy and tokens at each budget, and the paired difference to no thought."""
+    vote: int = Field(default=1, ge=1, le=64, json_schema_extra=OPERATIONAL)
+    """Also sample so many answers of the last model to each question, and report the accuracy of their majority with
+    its tokens. 1: off."""
 
     def sampled_where_repeated(self, questions: int | None) -> "EvaluateSpec":
         """Return how a model is evaluated where there are so many questions: it samples if it is asked one repeatedly.

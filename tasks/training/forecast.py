@@ -27,6 +27,7 @@ from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import Call, prompt, turn_of
 from apprentice.tasks.episodes.example import example_episode
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
+from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
 from apprentice.tasks.reporting.announce import duration_text
@@ -55,21 +56,35 @@ class Texts(NamedTuple):
     prompts: list[list[int]]
     rows: list[dict[str, list[int]]]
     """Training rows: `input_ids` and `labels`."""
+    thought: int = 0
+    """The most tokens of a thought; 0 for a student that answers at once."""
 
     @classmethod
-    def of(cls, tokenizer: Any, environment: Player, questions: list[str], calls: Sequence[Call]) -> "Texts":
+    def of(
+        cls,
+        tokenizer: Any,
+        environment: Player,
+        questions: list[str],
+        calls: Sequence[Call],
+        thoughts: Sequence[str] = (),
+    ) -> "Texts":
         """Those of questions that are answered by one call each.
 
         Args:
             calls: The right one of each question; without any, each is an example of the environment's first tool.
+            thoughts: What leads to each call, for a student that thinks; without any, each has half of its budget.
         """
         tools = environment.schemas
         *_, example, reply = example_episode(tools[0]["function"])
         turns = [turn_of(*call) for call in calls] or [example] * len(questions)
+        if thinking := thinking_of(tokenizer):
+            half = tokenizer.decode(tokenizer.encode(" 7") * (thinking.max_tokens // 4))  # of two tokens each
+            known = list(thoughts) or [half] * len(turns)
+            turns = [turn | {THOUGHT: thought} for turn, thought in zip(turns, known, strict=True)]
         chats = [prompt(environment, question) for question in questions]
         whole = (training_row([*each, turn, reply], tools) for each, turn in zip(chats, turns, strict=True))
         prompts = [prompt_ids(tokenizer, each, tools) for each in chats]
-        return cls(prompts, [labelled(tokenizer, row) for row in whole])
+        return cls(prompts, [labelled(tokenizer, row) for row in whole], thinking.max_tokens if thinking else 0)
 
     @property
     def turn(self) -> list[int]:
@@ -167,9 +182,10 @@ def of_stages(
     """
     found = {label: predict(student) for label, predict in trainings.items()}
     answers = partial(of_answers, evaluation, evaluation.questions, student)
-    found |= {f"{evaluation.questions:,} answers": answers(student.texts.longest(evaluation.max_new_tokens))}
+    most = evaluation.max_new_tokens + student.texts.thought
+    found |= {f"{evaluation.questions:,} answers": answers(student.texts.longest(most))}
     # it does not know when to end
-    return found | {"as many of the untrained student up to": answers(evaluation.max_new_tokens)}
+    return found | {"as many of the untrained student up to": answers(most)}
 
 
 def held(spec: TrainerSpec, student: Student) -> float:

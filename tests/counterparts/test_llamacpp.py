@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from apprentice import load_recipe
-from apprentice.tasks.analysis.exported import ExportContents, read_export
 from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.serving.exported import ExportContents, read_export
 from tests.counterparts.servers import BUILD, free_port, said, serving
 from tests.llama_student import TEMPLATE, spans_of, write_llama
 

@@ -11,10 +11,13 @@ import pytest
 from transformers import AutoTokenizer
 
 from apprentice.tasks.episodes.rendering import IGNORED, chat_format, labelled, parse, prompt_ids, row_ids, training_row
+from apprentice.tasks.episodes.thinking import think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.models.trl_internals import reply_ids
+from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.counterparts.servers import BUILD
 from tests.students_page import HARD, OWN_TOKENIZERS, TOOL, family, templates, toy_tokenizer
+from tests.tasks.episodes.test_thinking import check_two_turns
 from tests.tasks.test_every_family import (
     QUESTION,
     called,
@@ -60,6 +63,14 @@ def generated(tokenizer: Any, call: dict[str, Any]) -> tuple[list[int], list[int
     ids, end = row_ids(tokenizer, training_row([*QUESTION, call], [TOOL])), chat_format(tokenizer).call_end
     assert end is not None
     return prompt, ids[len(prompt) : ids.index(end, len(prompt)) + 1]
+
+
+def test_two_turns_of_thoughts_have_the_same_ids_in_sft_in_grpo_and_in_an_evaluation(name: str):
+    """In each way in which docs/students.md says that the family can think."""
+    own = AutoTokenizer.from_pretrained(BUILD / "tokenizers" / name)
+    for mode in family(name, own).thoughts.split(", "):
+        if mode != "no":
+            check_two_turns(think(own, ThinkingSpec.model_validate({"mode": mode})))
 
 
 @pytest.mark.parametrize("text", TEXTS)

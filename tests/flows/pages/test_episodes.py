@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded, transcript
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, EpisodeSource, embedded, transcript
 from tests.flows.pages.hostile_report import HOSTILE, rollout
 from tests.tasks.evaluations import episode
 
@@ -91,3 +91,16 @@ def test_within_a_budget_the_first_transcripts_are_kept_and_the_rest_counted(tmp
     assert data["transcripts"][91]
     assert 5 < sum(each is not None for each in data["transcripts"]) < 20
     assert json.loads(embedded([source], set(), budget=2_000))["left_out"] > 50
+
+
+def test_a_thought_stands_apart_from_the_call_that_it_leads_to_and_is_found(tmp_path: Path):
+    record = episode(0, 1.0)
+    record.messages[2]["reasoning_content"] = "47 + 30 = 77."
+    shown = transcript(record.line())["messages"]
+    assert [each["role"] for each in shown] == ["system", "user", "thought", "assistant", "tool"]
+    assert shown[2] == {"role": "thought", "content": "47 + 30 = 77.", "calls": []}
+    assert shown[3]["calls"] == ['answer({"answer": "7"})']
+    files = [EpisodeSource("GRPO", "held out", written(tmp_path / "e.jsonl", [record.line()]))]
+    found = EpisodeFiles(files, [1])
+    assert found.search("30 = 77") == [0]
+    assert json.loads(embedded(files, set()))["texts"].count("47 + 30 = 77.") == 1

@@ -26,7 +26,7 @@ from apprentice.flows.serving.target import Target
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Release
-from apprentice.tasks.episodes.served_log import HEADER
+from apprentice.tasks.formats.served_log import HEADER
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.engine import Engine, Launch
 from tests.tasks.evaluations import published

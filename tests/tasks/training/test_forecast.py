@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from apprentice.tasks import grpo_training, sft_training
-from apprentice.tasks.models.tokenizer import build_tokenizer
+from apprentice.tasks.models.tokenizer import build_tokenizer, tokenizer_of
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
-from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, ThinkingSpec
 from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.training import forecast
 from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers
@@ -121,6 +121,17 @@ def test_turns_are_as_long_as_the_right_calls_that_are_known(chain_sum: Any, tin
     assert "22222222" in tiny.tokenizer.decode(texts.turn)
     assert [tiny.tokenizer.decode(row["input_ids"]).count("-57") for row in texts.rows] == [0, 0]
     assert len(texts.rows[1]["input_ids"]) > len(texts.rows[0]["input_ids"])
+
+
+def test_turns_of_a_student_that_thinks_are_as_long_as_the_working_or_as_half_of_its_budget(chain_sum: Any):
+    tokenizer = tokenizer_of([(chain_sum.make(), ["1 + 1 =", "20 + 2 ="])], ThinkingSpec(mode="text", max_tokens=40))
+    calls, questions = [("answer", {"answer": "2"}), ("answer", {"answer": "22"})], ["1 + 1 =", "20 + 2 ="]
+    known = Texts.of(tokenizer, chain_sum.make(), questions, calls, ["1 + 1 = 2.", "20 + 2 = 22."])
+    assert tokenizer.decode(known.turn).startswith(("1 + 1 = 2.", "20 + 2 = 22."))
+    assert known.thought == 40
+    guessed, without = (Texts.of(tokenizer, chain_sum.make(), questions, each) for each in (calls, []))
+    assert 20 <= tokenizer.decode(guessed.turn).count(" 7") * 2 <= 40
+    assert len(without.turn) > 20
 
 
 def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student, monkeypatch: pytest.MonkeyPatch):

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.episodes.conversations import NotAConversation, Turn, conversation_of
-from apprentice.tasks.episodes.padding import check_characters, without_absent, without_padding
+from apprentice.tasks.formats.conversations import NotAConversation, Turn, conversation_of
+from apprentice.tasks.formats.padding import check_characters, without_absent, without_padding
 
 TEXT, MAYBE = {"type": "string"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}
 POINT = {"type": "object", "properties": {"x": TEXT, "y": MAYBE}, "required": ["x"]}

@@ -1,24 +1,27 @@
-"""Conversations in other tools' formats: reads them as messages in OpenAI's format, and writes rollouts in them.
+"""Conversations in other tools' formats, read as messages in OpenAI's format; exports.py writes rollouts in them.
 
-In, to read: one row as a dictionary, and which of its columns mean what. Out: a `Conversation`.
+In: one row as a dictionary, and which of its columns mean what. Out: a `Conversation`.
 Reads `messages` (TRL, OpenAI, ShareGPT), `prompt` with `completion` (TRL, verifiers), the records of `openenv
 collect`, traces of verifiers, samples of Inspect's logs and ATIF trajectories. Calls may be nested or flat, their
 arguments JSON or text, or written as <tool_call> into a text; notations.py knows the other notations.
-
-In, to write: records, a folder. Out: files of TRL's conversational format, of ATIF, or as `openenv collect` writes
-them, which are read back as the same rollouts. An episode that failed has no reward and no end, so it is not exported.
 """
 
 import json
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from apprentice.tasks.episodes.notations import THINKING, NotAConversation, calls_in, carries_loss, read_call
-from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record, as_line, ends_in_text
-from apprentice.tasks.episodes.trl_rows import exact_messages, row_writer
+from apprentice.tasks.episodes.notations import (
+    THINKING,
+    NotAConversation,
+    calls_in,
+    carries_loss,
+    read_call,
+    split_thought,
+)
+from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record
+from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.formats.trl_rows import exact_messages
 from apprentice.tasks.settings.spec import Column
 
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "developer": "system", "function": "tool"}
@@ -66,11 +69,13 @@ class Call(BaseModel):
 
 
 class Turn(BaseModel):
-    """One message. Reasoning beside it (`reasoning_content`) is not read: it is no part of what a student says. A call
-    in a thought within the text is none."""
+    """One message. Its thought, in any provider's form, is kept apart: only a student that thinks learns it. A call
+    within a thought is none."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
+    thought: str = ""
+    """Without the text beside a call, which is `content`."""
     tool_calls: list[Call] = []
     tool_call_id: str | None = None
     carries_loss: bool = True
@@ -83,6 +88,8 @@ class Turn(BaseModel):
         named, content = given.get("role", given.get("from")), given.get("content", given.get("value"))
         role = ROLES.get(named, named) if isinstance(named, str) else named
         learned = role != "assistant" or carries_loss(given)
+        blocks = content if isinstance(content, list) else None  # of a text, marked thoughts stay where they are
+        thought = split_thought({**given, "content": blocks, "tool_calls": None, "function_call": None})[0]
         calls = given.get("tool_calls") or ([given["function_call"]] if given.get("function_call") else [])
         if isinstance(content, list):
             content = "".join(map(_text_of, content))
@@ -91,15 +98,29 @@ class Turn(BaseModel):
                 read = read_call(content)
                 calls, content = read if isinstance(read, list) else [read], None
             elif (found := calls_in(content))[0]:
+                thought = thought or split_thought({"content": content})[0]
                 calls, content = found
         called = {"tool_calls": calls, "tool_call_id": given.get("tool_call_id")}
+        called |= {"thought": thought} if role == "assistant" else {}
         return {"role": role, "content": content, "carries_loss": learned} | called
 
     def as_message(self) -> dict[str, Any]:
         """The turn as a message of an assistant in OpenAI's format."""
         calls = [call.as_message() for call in self.tool_calls]
         weight = {} if self.carries_loss else {"weight": 0}
-        return {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {}) | weight
+        thought = {THOUGHT: self.thought} if self.thought else {}
+        return (
+            {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {}) | weight | thought
+        )
+
+    def thinking(self, is_on: bool) -> "Turn":
+        """The turn for a student that thinks, or that answers at once. The former takes the text beside a call for the
+        thought, where there is no other one, and marked thoughts out of the text."""
+        if self.role != "assistant" or not is_on:
+            return self.model_copy(update={"thought": ""})
+        thought, content = split_thought(self.model_copy(update={"thought": ""}).as_message())
+        kept = {"thought": self.thought or thought, "content": content or "" if thought else self.content}
+        return self.model_copy(update=kept)
 
 
 class Result(BaseModel):
@@ -120,6 +141,7 @@ class Step(BaseModel):
 
     source: Literal["system", "user", "agent"]
     message: Any = ""
+    reasoning_content: str | None = None
     tool_calls: list[Call] = []
     observation: Observation = Observation()
     extra: dict[str, Any] = {}
@@ -128,6 +150,7 @@ class Step(BaseModel):
         """The step's message and the answers to its calls."""
         role = "assistant" if self.source == "agent" else self.source
         said = {"role": role, "content": self.message, "tool_calls": [call.as_message() for call in self.tool_calls]}
+        said |= {THOUGHT: self.reasoning_content} if self.reasoning_content else {}
         answers = [
             {"role": "tool", "content": each.content, "tool_call_id": each.source_call_id}
             for each in (self.observation.results if self.source == "agent" else [])
@@ -187,6 +210,10 @@ class Conversation(BaseModel):
     """Name and version of the environment, where a rollout of this project names it."""
     about: dict[str, Any] = {}
     """The other fields of a rollout of this project."""
+
+    def thinking(self, is_on: bool) -> "Conversation":
+        """The conversation for a student that thinks, or that answers at once."""
+        return self.model_copy(update={"messages": [turn.thinking(is_on) for turn in self.messages]})
 
     def said(self) -> list[tuple[str, str]]:
         """The field and the text of each turn of an assistant."""
@@ -296,147 +323,3 @@ def _at(row: dict[str, Any], path: str) -> Any:
             raise NotAConversation(path, f"no such column; the row has {', '.join(row) or 'none'}")
         found = found[name]
     return found
-
-
-Format = Literal["trl", "atif", "openenv"]
-ATIF = "ATIF-v1.5"
-"""The first version whose agents have `tool_definitions`."""
-
-
-def export(records: Iterable[Record], form: Format, folder: Path, project: str) -> tuple[int, int]:
-    """Write the records; return how many were written, and how many were not since they failed.
-
-    Args:
-        folder: Exists and is empty.
-        project: Names the agent in ATIF, and the environment's project in metadata.
-    """
-    written = failed = 0
-    write = WRITERS[form](folder, project)
-    for record in records:
-        if record.failed_at or record.reward is None:
-            failed += 1
-            continue
-        write(written, record)
-        written += 1
-    return written, failed
-
-
-def _trl(folder: Path, project: str) -> Callable[[int, Record], None]:
-    """One row a line: what SFTTrainer reads, and the rollout's other columns."""
-    row_of = row_writer()
-    return lambda number, record: _append(folder / "train.jsonl", row_of(record))
-
-
-def _atif(folder: Path, project: str) -> Callable[[int, Record], None]:
-    """One trajectory a file."""
-
-    def write(number: int, record: Record) -> None:
-        steps = _steps(record.messages)
-        metrics = {
-            "total_prompt_tokens": record.prompt_tokens,
-            "total_completion_tokens": record.completion_tokens,
-            "total_cached_tokens": record.cached_tokens,
-            "total_cost_usd": record.cost_usd,
-            "total_steps": len(steps),
-        }
-        tools = json.loads(record.tools)
-        trajectory = {
-            "schema_version": ATIF,
-            "session_id": f"{project}-{record.seed}-{number}",
-            "agent": {"name": record.player or project, "version": record.environment, "tool_definitions": tools},
-            "steps": steps,
-            "final_metrics": metrics,
-            "extra": {"seed": record.seed, "reward": record.reward, ROLLOUT: _without_messages(record)},
-        }
-        (folder / f"trajectory-{number:06}.json").write_text(json.dumps(trajectory, ensure_ascii=False, indent=1))
-
-    return write
-
-
-def _steps(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = []
-    for at, message in enumerate(messages):
-        if message["role"] == "tool":
-            results = steps[-1].setdefault("observation", {"results": []})["results"]
-            called = steps[-1].get("tool_calls", [{}] * (len(results) + 1))[len(results)].get("tool_call_id")
-            results.append(({"source_call_id": called} if called else {}) | {"content": message["content"]})
-            continue
-        source = "agent" if message["role"] == "assistant" else message["role"]
-        step: dict[str, Any] = {"step_id": len(steps) + 1, "source": source, "message": message["content"] or ""}
-        if message.get("tool_calls"):
-            calls = Turn.model_validate(message).tool_calls
-            step["tool_calls"] = [
-                {
-                    "tool_call_id": call.id or f"call_{at}_{number}",
-                    "function_name": call.name,
-                    "arguments": _mapping(call.arguments),
-                }
-                for number, call in enumerate(calls)
-            ]
-        if source == "agent" and _read_back(step) != message:
-            step["extra"] = {EXACT: message}
-        steps.append(step)
-    return steps
-
-
-def _read_back(step: dict[str, Any]) -> dict[str, Any]:
-    return Turn.model_validate(Step.model_validate(step).messages()[0]).as_message()
-
-
-def _mapping(arguments: str) -> dict[str, Any]:
-    """The arguments as an object, which ATIF requires; empty where they are none."""
-    try:
-        read = json.loads(arguments)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}
-
-
-def _openenv(folder: Path, project: str) -> Callable[[int, Record], None]:
-    """One EpisodeRecord a line in results.jsonl, and metadata.json."""
-    (folder / "metadata.json").write_text(json.dumps({"env": project, "provider": "apprentice"}, indent=2) + "\n")
-
-    def write(number: int, record: Record) -> None:
-        calls = [call for message in record.messages for call in Turn.model_validate(message).tool_calls]
-        replies = [message["content"] for message in record.messages if message["role"] == "tool"]
-        last_call = 0 if ends_in_text(record.messages) else len(calls)
-        trace = [
-            {
-                "tool_name": call.name,
-                "arguments": _mapping(call.arguments),
-                "result": {"data": reply, "done": place == last_call, "metadata": {}, "error": None},
-            }
-            for place, (call, reply) in enumerate(zip(calls, replies, strict=True), 1)
-        ]
-        turns = sum(message["role"] == "assistant" for message in record.messages)
-        episode = {
-            "episode_id": f"ep-{number:06}",
-            "messages": record.messages,
-            "reward": record.reward,
-            "done": True,
-            "tool_trace": trace,
-            "metrics": {"turns": turns, "tool_calls": len(calls)},
-            "verify_metrics": {},
-            "artifacts": {},
-            "task": {"seed": record.seed},
-            "extra": {ROLLOUT: _without_messages(record)},
-        }
-        _append(folder / "results.jsonl", episode)
-
-    return write
-
-
-def _without_messages(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in json.loads(record.line()).items() if name != "messages"}
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    with path.open("ab") as file:
-        file.write(as_line(row))
-
-
-WRITERS: dict[Format, Callable[[Path, str], Callable[[int, Record], None]]] = {
-    "trl": _trl,
-    "atif": _atif,
-    "openenv": _openenv,
-}

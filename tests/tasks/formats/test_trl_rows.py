@@ -12,10 +12,10 @@ from datasets import Dataset, load_dataset
 
 from apprentice.envs.player import Player
 from apprentice.tasks.dataset import KnownQuestions, Verifier
-from apprentice.tasks.episodes.conversations import export
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.episodes.rendering import row_ids, training_row
-from apprentice.tasks.episodes.trl_rows import EXACT
+from apprentice.tasks.formats.exports import export
+from apprentice.tasks.formats.trl_rows import EXACT
 from apprentice.tasks.models.tokenizer import prepare_tokenizer, unparsed
 from apprentice.tasks.training.template import fault_of
 from tests.students_page import TOOL, templates, toy_tokenizer

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apprentice.tasks.episodes.served_log import HEADER, conversations, joined
+from apprentice.tasks.formats.served_log import HEADER, conversations, joined
 
 HEAD = ("log, line 1", {HEADER: "requests", "fields": {}})
 

@@ -1,6 +1,6 @@
 """The table says how a log's questions differ from the windows'."""
 
-from apprentice.tasks.analysis.production import asked_in, production_rows
+from apprentice.tasks.serving.production import asked_in, production_rows
 
 
 def test_lengths_and_the_share_outside_are_those_of_the_texts():

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from apprentice.tasks.episodes.conversations import Conversation, NotAConversation, Turn
 from apprentice.tasks.episodes.texts import is_broken
+from apprentice.tasks.formats.conversations import Conversation, NotAConversation, Turn
 
 MOST_DEPTH = 16
 """Of schemas within one another; one may refer to itself."""
@@ -22,6 +22,7 @@ def check_characters(claim: Conversation) -> None:
     texts: dict[str, Any] = dict(claim.about)
     for at, turn in enumerate(claim.messages):
         texts[f"messages.{at}.content"] = turn.content
+        texts[f"messages.{at}.reasoning_content"] = turn.thought
         for number, call in enumerate(turn.tool_calls):
             read = None if claim.environment else _read(call.arguments)
             texts[f"messages.{at}.tool_calls.{number}"] = [call.id, call.name, call.arguments, read]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.episodes.conversations import (
+from apprentice.tasks.formats.conversations import (
     EXACT,
     Conversation,
     NotAConversation,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.analysis.exported import CONTENTS, ExportContents, MeasuredFile, measured, read_export
+from apprentice.tasks.serving.exported import CONTENTS, ExportContents, MeasuredFile, measured, read_export
 from tests.tasks.evaluations import episodes
 
 

@@ -9,9 +9,11 @@ import pytest
 from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.dataset import KnownQuestions, Verifier
-from apprentice.tasks.episodes.conversations import Format, export
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.formats.conversations import conversation_of
+from apprentice.tasks.formats.exports import Format, export
 from apprentice.tasks.settings.spec import DatasetSpec
 from tests.odd_server import odd_server
 from tests.tasks.episodes.test_episode import call
@@ -121,3 +123,47 @@ def test_an_openenv_record_has_what_its_collector_writes(tmp_path: Path):
 
 def test_what_failed_is_counted_and_not_exported(tmp_path: Path):
     assert export(bought(), "trl", tmp_path, "toy") == (11, 1)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_thoughts_are_exported_and_taken_for_a_student_that_thinks_alone(tmp_path: Path, form: Format):
+    def thinking(record: Record) -> Record:
+        turns = [{**each, THOUGHT: "I say it."} if each["role"] == "assistant" else each for each in record.messages]
+        return record.model_copy(update={"messages": turns})
+
+    spec = exported([thinking(record) for record in bought()], form, tmp_path / form)
+    taken: dict[bool, list[Record]] = {}
+    with odd_server("sound") as url:
+        for thinks in (True, False):
+            (folder := tmp_path / str(thinks)).mkdir()
+            bench = Bench(folder, url)
+            bench(spec.model_copy(update={"thoughts": thinks}))
+            taken[thinks] = bench.taken
+    ended = [record for record in bought() if not record.failed_at]
+    assert taken[True] == [thinking(record) for record in ended]
+    assert taken[False] == ended
+
+
+@pytest.mark.parametrize(
+    ("said", "thought"),
+    [
+        ({"content": "I say it.", "tool_calls": "the call"}, "I say it."),
+        ({"content": [{"type": "thinking", "thinking": "I say it."}], "tool_calls": "the call"}, "I say it."),
+        ({"reasoning": "I say it.", "tool_calls": "the call"}, "I say it."),
+        ({"content": '<think>I say it.</think><tool_call>{"name": "echo", "arguments": {}}</tool_call>'}, "I say it."),
+        ({"tool_calls": "the call"}, ""),
+    ],
+)
+def test_a_foreign_turn_is_read_with_its_thought(said: dict[str, Any], thought: str):
+    called = {"function": {"name": "echo", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": None} | said
+    row = {
+        "messages": [
+            {"role": "user", "content": "q"},
+            turn | ({"tool_calls": [called]} if "tool_calls" in said else {}),
+        ]
+    }
+    (_, read), (_, without) = (conversation_of(row).thinking(is_on).messages for is_on in (True, False))
+    assert (read.thought, without.thought) == (thought, "")
+    assert [call.name for call in read.tool_calls] == ["echo"]
+    assert (read.content or "") == ""

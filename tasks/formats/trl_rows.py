@@ -14,6 +14,7 @@ from apprentice.envs.tools import without_return
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting import announce
 
 EXACT = "openai_messages"
@@ -63,6 +64,7 @@ def _as_read_by_trl(message: Message) -> Message:
     """A message with what our own training renders of it: templates would also render a reply's name or number."""
     calls = [{"type": "function", "function": call["function"]} for call in message.get("tool_calls") or []]
     kept = {"role": message["role"], "content": message.get("content") or ""} | ({"tool_calls": calls} if calls else {})
+    kept |= {THOUGHT: message[THOUGHT]} if message.get(THOUGHT) else {}
     weight = {"weight": message["weight"]} if "weight" in message else {}
     return with_arguments([kept | weight], _mapping)[0]
 

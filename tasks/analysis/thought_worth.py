@@ -1,0 +1,108 @@
+"""What a thought is worth: accuracy and tokens within parts of its budget, and of a majority of samples.
+
+In: the episodes of one model on the same questions, within several budgets. Out: rows, each paired with no thought.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from apprentice.tasks.analysis.comparison import clustered_interval, compare, percent, rate
+from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.thinking import THOUGHT
+
+BUDGETS = (0.0, 0.25, 0.5)
+"""Parts of a thought's budget at which a model is evaluated besides the whole."""
+VOTE = "vote"
+"""The name of the evaluation in several samples, beside those of the budgets."""
+
+
+def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[EvaluatedEpisode]) -> dict[str, Any]:
+    """What report.json has: a row a budget, and that of the vote; empty where nothing was evaluated for it.
+
+    Args:
+        played: The episodes by budget, and those of the vote.
+        whole: The same model's episodes with its whole budget.
+    """
+    found: dict[str, Any] = {}
+    if budgets := {float(name): records for name, records in played.items() if name != VOTE}:
+        found["budgets"] = budget_rows(budgets | {1.0: whole})
+    return found | ({VOTE: vote_row(played[VOTE])} if VOTE in played else {})
+
+
+def tokens_an_answer(records: Sequence[EvaluatedEpisode]) -> float:
+    """Tokens that the model wrote for an answer, as a mean; 0 where they are not known."""
+    return fmean(record.completion_tokens for record in records)
+
+
+def budget_rows(played: Mapping[float, list[EvaluatedEpisode]]) -> list[dict[str, Any]]:
+    """One row a budget, by its share: accuracy, tokens an answer, the share of answers that thought, and the difference
+    to the smallest budget with its interval. Raises ValueError where the questions are not the same."""
+    shares = sorted(played)
+    return [
+        {
+            "budget": share,
+            "accuracy": found["accuracy"],
+            "ci": found["ci"],
+            "tokens": tokens_an_answer(played[share]),
+            "thought": fmean(_thinks(record) for record in played[share]),
+            "difference": None if share == shares[0] else compare(played[shares[0]], played[share]),
+        }
+        for share in shares
+        for found in [rate(played[share])]
+    ]
+
+
+def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:
+    """The accuracy of the most frequent answer to each question, and the tokens of all of its samples. Of answers that
+    are as frequent the one that was given first counts."""
+    by_question: dict[int, list[EvaluatedEpisode]] = {}
+    for record in records:
+        by_question.setdefault(record.place - record.sample, []).append(record)
+    right = [float(_majority(samples).is_right) for samples in by_question.values()]
+    return {
+        "samples": 1 + max(record.sample for record in records),
+        "accuracy": fmean(right),
+        "ci": clustered_interval([[each] for each in right]),
+        "one": fmean(record.is_right for record in records),
+        "tokens": sum(record.completion_tokens for record in records) / len(by_question),
+    }
+
+
+def shown_rows(thoughts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The rows as people read them."""
+    rows = []
+    for each in thoughts.get("budgets", []):
+        paired = each["difference"]
+        low, high = paired["ci"] if paired else (0.0, 0.0)
+        gain = f"{100 * paired['delta']:+.1f} pp ({100 * low:+.1f} to {100 * high:+.1f})" if paired else "–"
+        rows.append(
+            {
+                "budget of thought": f"{each['budget']:.0%}",
+                "accuracy": percent(each["accuracy"], each["ci"]),
+                "tokens an answer": f"{each['tokens']:.1f}",
+                "to no thought": gain,
+            }
+        )
+    if vote := thoughts.get("vote"):
+        voted = f"majority of {vote['samples']} samples"
+        found = {"accuracy": percent(vote["accuracy"], vote["ci"]), "tokens an answer": f"{vote['tokens']:.1f}"}
+        rows.append({"budget of thought": voted, **found, "to no thought": f"one sample: {vote['one']:.1%}"})
+    return rows
+
+
+def _thinks(record: EvaluatedEpisode) -> bool:
+    return any(message.get(THOUGHT) for message in record.messages)
+
+
+def _majority(samples: list[EvaluatedEpisode]) -> EvaluatedEpisode:
+    (most, _), *_ = Counter(map(_handed_in, samples)).most_common(1)
+    return next(each for each in samples if _handed_in(each) == most)
+
+
+def _handed_in(record: EvaluatedEpisode) -> str:
+    """What an episode did: its calls, or its last text."""
+    calls = [call["function"] for message in record.messages for call in message.get("tool_calls") or []]
+    return json.dumps([[each["name"], each["arguments"]] for each in calls]) + record.last_text

@@ -1,0 +1,125 @@
+"""A student that thinks: how its chat template asks for a thought, and how a turn with one is read and rendered.
+
+In: a prepared tokenizer and the recipe's `student.thinking`. Out: a tokenizer whose chat template begins with a header:
+it adds the instruction to the system prompt and renders the thoughts of all turns, those of earlier ones as well.
+Why in the template: TRL's trainers, our evaluation and every server render it, so all of them have the same prompt
+(law 1), and every checkpoint keeps it. In a conversation a thought is `reasoning_content`, however it is rendered.
+Thoughts of earlier turns are kept because GRPO appends a tool's reply to what the model wrote. A template that drops
+them is refused before a run (tasks/training/template.py).
+"""
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+from apprentice.tasks.episodes.notations import notation_of
+from apprentice.tasks.settings.spec import ThinkingSpec
+
+Message = dict[str, Any]
+
+THOUGHT = "reasoning_content"
+"""The field of a message that holds its thought."""
+CUT_OFF = "cut_off"
+"""The field of a message that is true where a thought has no end, or is longer than its budget."""
+OTHER = "thinking"
+"""The same field in the templates and parsers of gpt-oss and LFM2."""
+
+HEAD = """{{#- thinking {settings} -#}}
+{{%- set thinks = namespace(messages=[]) -%}}
+{{%- for message in messages -%}}
+{{%- if loop.first and message.role == 'system' -%}}
+{{%- set thinks.messages = thinks.messages + [dict(message, content=message.content + {instruction})] -%}}
+{{%- elif message.role == 'assistant' and message.reasoning_content is string and message.reasoning_content -%}}
+{{%- set thinks.messages = thinks.messages + [dict(message, {as_rendered})] -%}}
+{{%- else -%}}
+{{%- set thinks.messages = thinks.messages + [message] -%}}
+{{%- endif -%}}
+{{%- endfor -%}}
+{{%- set messages = thinks.messages -%}}
+{{%- set enable_thinking = {switch} -%}}
+{{#- end of thinking #}}
+"""
+RENDERED = {
+    "text": "content=message.reasoning_content + message.content, reasoning_content=''",
+    "native": f"{OTHER}=message.reasoning_content",
+}
+HEADED = re.compile(r"\A\{#- thinking (.*?) -#\}.*?\{#- end of thinking #\}\n?", re.DOTALL)
+
+
+def think(tokenizer: Any, spec: ThinkingSpec | None) -> Any:
+    """Gives a prepared tokenizer the header of `spec`, in place of an earlier one; None takes it away. In place."""
+    plain = without_thinking(tokenizer.chat_template)
+    tokenizer.chat_template = plain if spec is None else _head(spec) + plain
+    return tokenizer
+
+
+def thinking_of(tokenizer: Any) -> ThinkingSpec | None:
+    """How a student thinks; None for one that answers at once."""
+    template = tokenizer.chat_template
+    return thinking_in(template) if isinstance(template, str) else None
+
+
+@lru_cache
+def thinking_in(template: str) -> ThinkingSpec | None:
+    """What a chat template's header says; None without one."""
+    found = HEADED.match(template)
+    return ThinkingSpec.model_validate_json(found[1]) if found else None
+
+
+def without_thinking(template: str) -> str:
+    """The chat template without its header."""
+    return HEADED.sub("", template)
+
+
+def instructed(content: str, instruction: str) -> str:
+    """A system prompt with the instruction, as the header adds it."""
+    return content + _added(instruction)
+
+
+def _added(instruction: str) -> str:
+    return f"\n\n{instruction}" if instruction else ""
+
+
+def _head(spec: ThinkingSpec) -> str:
+    return HEAD.format(
+        settings=json.dumps(spec.model_dump()).replace("#", "\\u0023"),  # no end of the comment
+        instruction=_literal(_added(spec.instruction)),
+        as_rendered=RENDERED[spec.mode],
+        switch="true" if spec.mode == "native" else "false",
+    )
+
+
+def _literal(text: str) -> str:
+    """The text as a string literal of Jinja, which reads Python's escapes."""
+    escaped = text.encode("unicode_escape").decode("ascii").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def tokens_of(tokenizer: Any, thought: str) -> int:
+    """How many tokens a thought has, without the marks of its block."""
+    return len(tokenizer.encode(thought, add_special_tokens=False)) if thought else 0
+
+
+def with_thought(tokenizer: Any, spec: ThinkingSpec, message: Message, is_whole: bool) -> Message:
+    """A parsed completion with its thought in one field. A thought that is cut off, or longer than its budget, has no
+    call.
+
+    Args:
+        is_whole: Whether the completion ends with a token that ends a turn.
+    """
+    given = {name: value for name, value in message.items() if name not in (THOUGHT, OTHER)}
+    thought = message.get(THOUGHT) or message.get(OTHER) or ""
+    is_broken_off = not given.get("tool_calls") and not is_whole and not notation_of(given["content"], [])
+    if is_broken_off or (spec.mode == "text" and given.get("tool_calls")):
+        thought, given["content"] = thought + given["content"], ""
+    if is_broken_off or tokens_of(tokenizer, thought) > spec.max_tokens:
+        return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
+    return given | ({THOUGHT: thought} if thought else {})
+
+
+def of_student(tokenizer: Any, messages: list[Message]) -> list[Message]:
+    """The messages as this student learns them: one that answers at once learns no thought."""
+    if thinking_of(tokenizer) is not None or not any(THOUGHT in message for message in messages):
+        return messages
+    return [{name: value for name, value in message.items() if name != THOUGHT} for message in messages]

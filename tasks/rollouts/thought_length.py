@@ -1,0 +1,86 @@
+"""What thoughts cost in GRPO: their tokens in each step's log, and the optional rewards of their length.
+
+In: the rollouts of a step, the student's tokenizer. Out: metrics; TRL's reward functions with their weights. A rollout
+that infrastructure lost has no such reward either.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from apprentice.tasks.episodes.record import Message
+from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, tokens_of
+from apprentice.tasks.rollouts.rollouts import LiveRollouts
+from apprentice.tasks.settings.grpo_settings import GrpoSpec
+from apprentice.tasks.settings.spec import ThinkingSpec
+
+TOKENS = "thought/tokens"
+"""The metric of the tokens of a rollout's thoughts, as a mean."""
+TRUNCATED = "thought/cut_off"
+"""The metric of the share of rollouts with a thought that was cut off or over its budget."""
+
+
+class Shaping(NamedTuple):
+    """A reward function of TRL beside the environment's, and its weight."""
+
+    function: Callable[..., list[float | None]]
+    weight: float
+
+
+def completion_tokens(spec: GrpoSpec, thinking: ThinkingSpec | None, turns: int) -> int:
+    """The most tokens of a rollout: the recipe's, and the budget of a thought for each turn."""
+    return spec.max_completion_length + (thinking.max_tokens * turns if thinking else 0)
+
+
+def thought_metrics(rollouts: LiveRollouts, tokenizer: Any) -> dict[str, float]:
+    """The metrics of a step's rollouts; empty where infrastructure lost all of them."""
+    played = [_turns(messages) for _, messages, _ in rollouts.played()]
+    if not played:
+        return {}
+    lengths = [sum(tokens_of(tokenizer, turn.get(THOUGHT, "")) for turn in turns) for turns in played]
+    cut_off = [any(turn.get(CUT_OFF) for turn in turns) for turns in played]
+    return {TOKENS: sum(lengths) / len(played), TRUNCATED: sum(cut_off) / len(played)}
+
+
+def shapings(spec: GrpoSpec, rollouts: LiveRollouts, tokenizer: Any, most: int, thinks: bool) -> list[Shaping]:
+    """The rewards of length that the recipe asks for.
+
+    Args:
+        most: Tokens that a rollout may have.
+        thinks: Whether the student thinks.
+    """
+    found = []
+    if spec.thought_cost and thinks:
+        found.append(Shaping(_of_rollouts(rollouts, _thought_cost(rollouts, tokenizer)), spec.thought_cost))
+    if spec.soft_overlong:
+        from trl.rewards import get_soft_overlong_punishment
+
+        punish = get_soft_overlong_punishment(most, min(spec.soft_overlong, most))
+        found.append(Shaping(_of_rollouts(rollouts, punish), 1.0))
+    return found
+
+
+def _thought_cost(rollouts: LiveRollouts, tokenizer: Any) -> Callable[..., list[float]]:
+    def thought_cost(**_: Any) -> list[float]:
+        """Minus the tokens of thought of each rollout, in hundreds."""
+        by_player = {id(player): _turns(messages) for _, messages, player in rollouts.played()}
+        turns = [by_player.get(id(player), []) for player in rollouts.players]
+        return [-sum(tokens_of(tokenizer, each.get(THOUGHT, "")) for each in own) / 100 for own in turns]
+
+    return thought_cost
+
+
+def _of_rollouts(rollouts: LiveRollouts, function: Callable[..., Sequence[float]]) -> Callable[..., list[float | None]]:
+    """The function, with None for rollouts that infrastructure lost. TRL calls it after the environment's reward."""
+
+    def read(completion_ids: Any = None, **_: Any) -> list[float | None]:
+        values = function(completion_ids=completion_ids)
+        return [
+            None if player.reward is None else value for player, value in zip(rollouts.players, values, strict=True)
+        ]
+
+    read.__name__ = getattr(function, "__name__", "soft_overlong")
+    return read
+
+
+def _turns(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if message["role"] == "assistant"]

@@ -1,0 +1,84 @@
+"""Each cause for which a thought is dropped has an example, and a sound thought has none."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.thought_faults import CAUSES, check_of, says_other_result
+from apprentice.tasks.episodes.thinking import THOUGHT, think
+from apprentice.tasks.models.tokenizer import prepare_tokenizer
+from apprentice.tasks.settings.spec import ThinkingSpec
+from tests.students_page import TOOL, templates, toy_tokenizer
+
+SUM = "47 + 30 = 77, 77 + 8 = 85."
+EXAMPLES = {
+    "thought cut off": {"cut_off": True, THOUGHT: "47 + "},
+    "call or special token in the thought": {THOUGHT: 'I call <tool_call>{"name": "answer"}</tool_call>'},
+    "thought over its budget": {THOUGHT: f"{SUM} " * 8},
+    "thought with another result than the call": {THOUGHT: "47 + 30 = 77, 77 + 8 = 84."},
+    "thought that repeats itself": {THOUGHT: "85 is it, " * 9},
+}
+
+
+def turn(answer: Any = "85", **given: Any) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": "answer", "arguments": json.dumps({"answer": answer})}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]} | given
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return think(prepare_tokenizer(toy_tokenizer(templates()["qwen2_5"])), ThinkingSpec(mode="text", max_tokens=100))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_has_an_example(tokenizer: Any, cause: str):
+    assert check_of(tokenizer)(turn(**EXAMPLES[cause]), [TOOL]) == cause
+
+
+@pytest.mark.parametrize("thought", [SUM, "The answer is 85.", "I add the tens, then the ones.", ""])
+def test_a_sound_thought_is_kept(tokenizer: Any, thought: str):
+    assert check_of(tokenizer)(turn(**{THOUGHT: thought}), [TOOL]) is None
+
+
+def test_a_special_token_of_the_student_is_none_of_its_thoughts(tokenizer: Any):
+    cause = "call or special token in the thought"
+    assert check_of(tokenizer)(turn(**{THOUGHT: "It ends here<|im_end|>"}), [TOOL]) == cause
+    assert check_of(tokenizer)(turn(**{THOUGHT: "So <think>85"}), [TOOL]) == cause
+
+
+@pytest.mark.parametrize(
+    ("thought", "answer", "other"),
+    [
+        (SUM, "85", False),
+        (SUM, " 85 ", False),
+        (SUM, "84", True),
+        ("1,000 + 1 = 1,001.", "1001", False),
+        ("It is 2.50.", "2.5", False),
+        ("half of it is 16.", 16, False),
+        ("half of it is 16.", 15, True),
+        ("c a t backward t a c", "tac", False),
+        ("I try 7.", 8, False),
+        ("The result is -5.", "-5", False),
+        ("The result is 5.", "-5", True),
+    ],
+)
+def test_a_result_that_is_stated_must_be_the_one_that_is_handed_in(thought: str, answer: Any, other: bool):
+    assert says_other_result(thought, turn(answer)["tool_calls"]) is other
+
+
+def test_without_a_tokenizer_what_is_counted_in_tokens_is_not_checked():
+    assert check_of()(turn(**EXAMPLES["thought over its budget"]), [TOOL]) is None
+    assert check_of()(turn(**EXAMPLES["thought with another result than the call"]), [TOOL])
+
+
+def test_thoughts_are_kept_for_a_student_that_thinks_and_leaked_for_one_that_does_not(tokenizer: Any):
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, turn("85", **{THOUGHT: SUM})]
+    tool = {"name": "answer", "description": "", "parameters": {"type": "object", "properties": {"answer": {}}}}
+    tools = json.dumps([{"type": "function", "function": tool}])
+    episode = {"messages": messages, "tools": tools, "reward": 1.0, "failed_at": ""}
+    assert why_dropped(episode, set(), check_of(tokenizer)) is None
+    assert why_dropped(episode, set()) == "leaked reasoning text"
+    assert why_dropped(episode | {"reward": 0.0}, set(), check_of(tokenizer)) == "wrong answer"
+    assert why_dropped(episode, {"u"}, check_of(tokenizer)) == "stands in the evaluation set"

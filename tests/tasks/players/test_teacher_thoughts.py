@@ -1,0 +1,148 @@
+"""A teacher's thoughts: asked for in the system prompt, read in every form, asked for again where they are too long."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apprentice.envs.player import Player
+from apprentice.envs.wire.session import Session
+from apprentice.tasks.collect import play_one, play_shortest
+from apprentice.tasks.episodes.notations import split_thought
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import ThinkingSpec, ThoughtsSpec
+from tests.endpoint import KEY, Endpoint, call, say
+from tests.served_desk import OLD, REFUSAL, ServedDesk, served_desk
+
+CALL = {"tool_calls": [{"function": {"name": "answer", "arguments": "{}"}}]}
+LOOK = call("look_up", "{}")
+
+
+@pytest.mark.parametrize(
+    ("message", "thought", "content"),
+    [
+        ({"reasoning_content": " 1 + 1 = 2. ", "content": "Done."} | CALL, "1 + 1 = 2.", "Done."),
+        ({"reasoning": "1 + 1 = 2.", "content": None} | CALL, "1 + 1 = 2.", None),
+        ({"reasoning_details": [{"type": "reasoning.text", "text": "1 + 1 = 2."}]} | CALL, "1 + 1 = 2.", None),
+        ({"reasoning_details": [{"type": "reasoning.summary", "summary": "I add."}]} | CALL, "I add.", None),
+        (
+            {"content": [{"type": "thinking", "thinking": "1 + 1 = 2."}, {"type": "text", "text": "So."}]} | CALL,
+            "1 + 1 = 2.",
+            [{"type": "text", "text": "So."}],
+        ),
+        ({"content": "<think>\n1 + 1 = 2.\n</think>\n\n2"}, "1 + 1 = 2.", "2"),
+        ({"content": "1 + 1 = 2.</think>2"}, "1 + 1 = 2.", "2"),
+        ({"content": "1 + 1 = 2."} | CALL, "1 + 1 = 2.", ""),
+        ({"content": "1 + 1 = 2."}, "", "1 + 1 = 2."),
+        ({"content": ""} | CALL, "", ""),
+        ({"reasoning_content": None, "content": None} | CALL, "", None),
+    ],
+)
+def test_a_thought_is_read_in_every_form(message: dict[str, Any], thought: str, content: Any):
+    assert split_thought(message) == (thought, content)
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[ServedDesk]:
+    with served_desk() as running:
+        yield running
+
+
+@pytest.fixture
+def teaching(desk: ServedDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Gives a teacher of an endpoint, a player, and the endpoint."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    opened: list[Any] = []
+
+    def open_(*turns: Any, **thoughts: Any) -> tuple[Teacher, Player, Endpoint]:
+        endpoint = Endpoint(*turns)
+        given = ThoughtsSpec(**({"instruction": "Write your steps.", "max_tokens": 20} | thoughts))
+        spec = TeacherSpec(model="toy", thoughts=given)
+        teacher = Teacher(spec, endpoint.url, asks=2, budget=Budget(None, None, tmp_path / "spent"))
+        player = desk.task.make(Session(desk.server))
+        opened.extend([teacher, player])
+        return teacher, player, endpoint
+
+    yield open_
+    for each in opened:
+        each.close()
+
+
+def thoughts_of(record: Record) -> list[str]:
+    return [message.get(THOUGHT, "") for message in record.messages if message["role"] == "assistant"]
+
+
+def test_the_thoughts_are_in_the_record_and_the_instruction_is_in_the_request_alone(desk: ServedDesk, teaching: Any):
+    teacher, player, endpoint = teaching([LOOK], say(f"<think>It is old.</think>{REFUSAL}"))
+    record = play_one(player, OLD, teacher, desk.task).record
+    assert (record.reward, record.failed_at) == (1.0, "")
+    assert thoughts_of(record) == ["", "It is old."]
+    assert record.messages[-1]["content"] == REFUSAL
+    for request in endpoint.requests:
+        assert request["messages"][0]["content"] == f"{record.messages[0]['content']}\n\nWrite your steps."
+    assert "Write your steps." not in record.messages[0]["content"], "the student's template adds it"
+
+
+def test_a_thought_over_its_budget_is_asked_for_again_and_shorter(desk: ServedDesk, teaching: Any):
+    teacher, player, endpoint = teaching([LOOK], say(f"<think>{'long ' * 20}</think>{REFUSAL}"), say(REFUSAL))
+    record = play_one(player, OLD, teacher, desk.task).record
+    assert (record.reward, record.asked_again) == (1.0, "a thought over its budget")
+    asked = [request["messages"][0]["content"] for request in endpoint.requests]
+    assert ["Be shorter" in text for text in asked] == [False, False, True]
+    assert "at most 10 words" in asked[-1]
+
+
+def test_thoughts_that_stay_too_long_fail_the_episode(desk: ServedDesk, teaching: Any):
+    long = say(f"<think>{'long ' * 20}</think>{REFUSAL}")
+    teacher, player, _ = teaching([LOOK], long, long)
+    record = play_one(player, OLD, teacher, desk.task).record
+    assert (record.failed_at, record.reward) == ("teacher", None)
+    assert "a thought over its budget" in record.cause
+
+
+def test_of_several_right_episodes_the_one_with_the_shortest_thoughts_counts(desk: ServedDesk, teaching: Any):
+    said = [
+        say(f"<think>{thought}</think>{text}") for thought, text in (("It is old, so no.", REFUSAL), ("Old.", REFUSAL))
+    ]
+    teacher, player, endpoint = teaching([LOOK], said[0], [LOOK], said[1])
+    played = play_shortest(player, OLD, teacher, desk.task, keep_raw=False, tries=2)
+    assert thoughts_of(played.record) == ["", "Old."]
+    assert played.record.attempts == len(endpoint.requests) == 4
+
+
+def test_a_teacher_of_a_student_that_thinks_is_given_its_budget_and_instruction():
+    thinking = ThinkingSpec(mode="text", max_tokens=50, instruction="Add by tens.")
+    taught = TeacherSpec(model="toy").teaching(thinking)
+    assert taught.thoughts == ThoughtsSpec(max_tokens=50, instruction="Add by tens.")
+    own = TeacherSpec(model="toy", thoughts=ThoughtsSpec(max_tokens=30, shortest_of=4)).teaching(thinking)
+    assert own.thoughts == ThoughtsSpec(max_tokens=30, shortest_of=4, instruction="Add by tens.")
+
+
+def test_a_teacher_of_a_student_that_answers_at_once_is_as_it_was():
+    spec = TeacherSpec(model="toy")
+    assert spec.teaching(None) is spec
+    assert "thoughts" not in spec.in_key()
+    with pytest.raises(ValueError, match=r"set student\.thinking: text, or native"):
+        TeacherSpec(model="toy", thoughts=ThoughtsSpec()).teaching(None)
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_a_served_student_that_thinks_is_sent_no_switch_and_its_template_has_the_instruction(
+    thinks: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    endpoint = Endpoint([LOOK], [LOOK])
+    spec = TeacherSpec(model="toy", serves_student=True).teaching(ThinkingSpec(mode="native") if thinks else None)
+    teacher = Teacher(spec, endpoint.url, asks=1, budget=Budget(None, None, tmp_path / "spent"))
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    teacher.say(messages, [tool], Spent(), "auto")
+    teacher.close()
+    (request,) = endpoint.requests
+    assert ("chat_template_kwargs" in request) is not thinks
+    assert request["messages"] == messages
