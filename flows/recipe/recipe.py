@@ -1,7 +1,6 @@
 """The recipe: one YAML file describes one whole run.
 
 In: the file's data. Out: a frozen, validated `Recipe`.
-
 The recipe of one round of `apprentice improve`: its seed windows, its difficulty level, its gate's level.
 """
 

@@ -19,7 +19,7 @@ from apprentice.tasks.formats.trl_rows import EXACT
 from apprentice.tasks.models.tokenizer import prepare_tokenizer, unparsed
 from apprentice.tasks.training.template import fault_of
 from tests.students_page import TOOL, templates, toy_tokenizer
-from tests.tasks.episodes.test_exports import RIGHT, guess, played
+from tests.tasks.formats.test_exports import RIGHT, guess, played
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.test_rescore import ECHO, Patient
 
