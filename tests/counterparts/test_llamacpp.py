@@ -32,6 +32,10 @@ print("KEY", trained.artifact.key, evaluate(recipe, trained).folder)
 """
 QUESTIONS = 50
 
+pytestmark = pytest.mark.skipif(
+    not (LLAMA_CPP / "ready").exists(), reason="make test-counterparts NAME=llamacpp compiles it"
+)
+
 
 class Student(NamedTuple):
     home: Path
