@@ -41,7 +41,11 @@ def _by_part(instance: Player, rows: list[dict[str, Any]]) -> list[tuple[Player,
 
 
 def _build(
-    spec: BuiltStudent, questions: list[tuple[Player, list[str]]], seed: int, out: Path, thinking: ThinkingSpec | None
+    spec: BuiltStudent,
+    questions: list[tuple[Player, list[str]]],
+    seed: int,
+    out: Path,
+    thinking: ThinkingSpec | None = None,
 ) -> int:
     tokenizer = tokenizer_of(questions, thinking)
     return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]

@@ -193,7 +193,10 @@ class Episode:
         thought that was cut off scores the lowest."""
         self.unfinished |= not self.done and not self.player.done
         self.done = True
-        self.player.give_up(loses_credit=bool(self.messages[-1].get(CUT_OFF)))
+        if self.messages[-1].get(CUT_OFF):
+            self.player.give_up(loses_credit=True)
+        else:
+            self.player.give_up()
 
     def _taken(self, message: Message) -> Message:
         if found := beyond_limits(message):

@@ -7,7 +7,7 @@ In: the answers of a checkpoint and of a file of it to the same questions, what 
 from pathlib import Path
 from typing import Literal
 
-from apprentice.tasks.analysis.comparison import compare, difference_cells, percent, scored, wilson
+from apprentice.tasks.analysis.comparison import compare, difference_cells, interval_of, percent, scored
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import Content, Difference
 
@@ -61,7 +61,7 @@ class ExportContents(Content):
 
     def rows(self) -> list[dict[str, str]]:
         """A row for the checkpoint and for each file."""
-        rate = wilson(self.checkpoint_right * self.questions, self.questions)
+        rate = interval_of(self.checkpoint_right, self.questions)
         first = {"form": "checkpoint", "MB": _mb(self.checkpoint_bytes)} | dict.fromkeys(
             ("same prompts", "difference", "95% interval", "p", "read, tokens/s", "written, tokens/s", "memory, MB"),
             "–",
@@ -138,7 +138,7 @@ def _sentence(form: str, state: State, found: Difference, questions: int, margin
 
 def _row(file: MeasuredFile) -> dict[str, str]:
     cells = difference_cells(file.difference)
-    rate = wilson(file.right * file.questions, file.questions)
+    rate = interval_of(file.right, file.questions)
     return {
         "form": file.form,
         "MB": _mb(file.bytes),

@@ -280,7 +280,7 @@ def test_a_prediction_is_made_of_turns_as_long_as_the_scripted_policy_s(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given: list[list[tuple[str, dict[str, Any]]]] = []
     of = forecast.Texts.of
-    monkeypatch.setattr(forecast.Texts, "of", lambda *texts: given.append(texts[-1]) or of(*texts))
+    monkeypatch.setattr(forecast.Texts, "of", lambda *texts: given.append(texts[3]) or of(*texts))
     look(pretrained(endpoint, echo, tmp_path), tmp_path)
     (calls,) = given
     assert {tool for tool, _ in calls} == {"echo"}

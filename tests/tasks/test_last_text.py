@@ -209,7 +209,7 @@ def test_an_evaluation_scores_texts_and_counts_them_as_valid(desk: ServedDesk, p
 def test_the_students_own_right_texts_are_rows_for_the_next_sft(desk: ServedDesk):
     episode = desk.played(OLD)
     tried = as_record(episode, Play(0, OLD, episode.question, 0))
-    (row,) = _right([tried], desk.task, 1, "the student", set(), Counter())
+    (row,) = _right([tried], desk.task, 1, "the student", lambda _: None, Counter())
     assert row.takes_text
     assert row.messages[-1]["content"] == REFUSAL
 

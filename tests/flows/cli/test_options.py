@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from apprentice.flows import compare_models, improve, lessons, library, retrain, view
-from apprentice.flows.cli import status
+from apprentice.flows.cli import data, status
 from apprentice.flows.cli.app import app
 from apprentice.flows.pages import report_page
 from apprentice.flows.recipe.loading import load_recipe
@@ -252,6 +252,7 @@ def test_an_import_sets_the_dataset_and_ends_with_the_command_that_trains_on_it(
     stand(library, "at_work", nullcontext(SimpleNamespace(run=run, questions="questions")))
     stand(lessons, "rollouts_of", SimpleNamespace(figure="3 rows", repository="toy/rollouts", key="k"))
     shown = stand(dataset, "show_report")
+    production = stand(data, "_show_production")
     columns = ["--messages", "m", "--prompt", "p", "--completion", "c", "--tools", "t", "--reward", "r", "--seed", "s"]
     ended = typed(
         "import", rows, "--recipe", TOY, *columns, "--seeds", "5-9", "--unverified", "keep", "--set", "seed=3"
@@ -270,6 +271,7 @@ def test_an_import_sets_the_dataset_and_ends_with_the_command_that_trains_on_it(
     assert all(each in ended.stdout for each in ("--set seed=3", "--set collect.unverified=keep", "collect.dataset="))
     assert "left out" not in ended.stdout
     assert not shown
+    assert [folder for _, folder in production] == [tmp_path]
     state.state = "cached"
     (tmp_path / dataset.REPORT).touch()
     ended = typed("import", rows, "--recipe", TOY)

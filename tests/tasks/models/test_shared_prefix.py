@@ -31,6 +31,7 @@ class PromptedEpisode:
     sample: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    tools: tuple[Any, ...] = ()
 
 
 class Ids(Parity):
