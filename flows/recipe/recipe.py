@@ -331,7 +331,7 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _teach_thoughts_to_a_student_that_thinks(self) -> "Recipe":
         for name in ("teacher", "collect"):  # frozen: filled in before use
-            self.__dict__[name] = (each := getattr(self, name)) and each.teaching(self.student.thinking)
+            object.__setattr__(self, name, (each := getattr(self, name)) and each.teaching(self.student.thinking))
         return self
 
     @model_validator(mode="after")

@@ -163,7 +163,7 @@ def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, An
 
 def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     """The token ids of a training row, as SFTTrainer computes them."""
-    messages = as_read(tokenizer, of_student(tokenizer, row["messages"]))
+    messages = as_read(tokenizer, _closed(tokenizer, of_student(tokenizer, row["messages"])))
     return tokenizer.apply_chat_template(
         messages,
         tools=json.loads(row["tools"]),
@@ -171,6 +171,15 @@ def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
         return_dict=False,
         **row["chat_template_kwargs"],
     )
+
+
+def _closed(tokenizer: Any, messages: list[Message]) -> list[Message]:
+    """The messages, whose closing turn has a thought where the template has a block for it: the line breaks of an empty
+    block may be another token than those with which a prompt begins it."""
+    thinking = thinking_of(tokenizer)
+    if thinking is None or thinking.mode != "native" or messages[-1] != CLOSING:
+        return messages
+    return [*messages[:-1], CLOSING | {THOUGHT: CLOSING["content"]}]
 
 
 def _ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:

@@ -54,7 +54,9 @@ def generated(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
     """What the model writes of the last message, up to the token that ends it."""
     before = len(prompt_ids(tokenizer, messages[:-1], [TOOL]))
     whole = row_ids(tokenizer, training_row(messages, [TOOL]) | {"messages": messages})[before:]
-    return whole[: whole.index(chat_format(tokenizer).call_end) + 1]
+    end = chat_format(tokenizer).call_end
+    assert end is not None
+    return whole[: whole.index(end) + 1]
 
 
 @pytest.mark.parametrize(("family", "mode"), BOTH)
