@@ -54,7 +54,8 @@ class Launch(NamedTuple):
 
 def engine_for(wanted: EngineName | None) -> EngineName:
     """The wanted engine, or the first one that is installed. Raises Stop, with what to install."""
-    chosen = wanted or next((each for each in PREFERRED if is_installed(each)), PREFERRED[-1])
+    installed: list[EngineName] = [each for each in PREFERRED if is_installed(each)]
+    chosen: EngineName = wanted or [*installed, PREFERRED[-1]][0]
     if not is_installed(chosen):
         raise Stop(f"The engine {chosen} is not installed.", INSTALL[chosen])
     return chosen
