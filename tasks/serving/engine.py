@@ -55,7 +55,7 @@ class Launch(NamedTuple):
 def engine_for(wanted: EngineName | None) -> EngineName:
     """The wanted engine, or the first one that is installed. Raises Stop, with what to install."""
     installed: list[EngineName] = [each for each in PREFERRED if is_installed(each)]
-    chosen: EngineName = wanted or [*installed, PREFERRED[-1]][0]
+    chosen: EngineName = wanted or (installed[0] if installed else "transformers")
     if not is_installed(chosen):
         raise Stop(f"The engine {chosen} is not installed.", INSTALL[chosen])
     return chosen
