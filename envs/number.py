@@ -74,20 +74,17 @@ def check(settings: dict[str, Any]) -> None:
 
 def call(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, dict[str, Any]]:
     """Return the scripted teacher's next call; on a share of the games it is always 1."""
-    question = question_in(messages)
-    told = next(text for text in (str(each["content"]) for each in reversed(messages)) if " from " in text)
-    low, high = map(int, told.rpartition(" from ")[2].strip(".").split(" to "))
-    best = (low + high) // 2
-    if not settings.get("halving", True):
-        best = random.Random(digest(f"{question} {len(messages)}")).randint(low, high)
-    return "guess", {"number": 1 if errs(question, error_rate) else best}
+    return work(settings, messages, error_rate)[1]
 
 
 def work(settings: dict[str, Any], messages: list[dict[str, Any]], error_rate: float) -> tuple[str, Any]:
     """Return how the scripted teacher finds its next call, in words, and the call."""
-    tool, arguments = call(settings, messages, error_rate)
+    question = question_in(messages)
     told = next(text for text in (str(each["content"]) for each in reversed(messages)) if " from " in text)
     low, high = map(int, told.rpartition(" from ")[2].strip(".").split(" to "))
+    best, how = (low + high) // 2, f"{low} + {high} = {low + high}, half of it is"
     if not settings.get("halving", True):
-        return f"{low} to {high} is left, I try {arguments['number']}.", (tool, arguments)
-    return f"{low} + {high} = {low + high}, half of it is {arguments['number']}.", (tool, arguments)
+        best = random.Random(digest(f"{question} {len(messages)}")).randint(low, high)
+        how = f"{low} to {high} is left, I try"
+    number = 1 if errs(question, error_rate) else best
+    return f"{how} {number}.", ("guess", {"number": number})
