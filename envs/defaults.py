@@ -27,7 +27,7 @@ NO_TELEMETRY = {
     "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-SPINS = "1000"
+SPINS = "1500"
 """How often a thread of libgomp looks for the others before it sleeps. Its own 300,000 looks are in vain where another
 process has a core: a step of two threads then takes twice to ten times as long."""
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")

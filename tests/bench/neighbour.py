@@ -21,7 +21,6 @@ SETTINGS: dict[str, dict[str, str]] = {
     "libgomp's own": {"GOMP_SPINCOUNT": "300000"},
     "ours": {"GOMP_SPINCOUNT": SPINS},
     "no spinning": {"GOMP_SPINCOUNT": "0"},
-    "spins 1,000": {"GOMP_SPINCOUNT": "1000"},
     "spins 10,000": {"GOMP_SPINCOUNT": "10000"},
     "spins 100,000": {"GOMP_SPINCOUNT": "100000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
