@@ -1,9 +1,9 @@
 """What is set before libraries are imported: no telemetry, no proxy for localhost, short waits, less garbage.
 
-Importing any sub-package sets the environment variables that are missing, and child processes inherit them. A
-thread sleeps soon where another process has its core. Python's garbage collector does not walk what stays as long as
-the process. OpenEnv would import Gradio, which doubles the time
-that a server or a session takes to start. What takes long to find out and stays the same is kept in the user's cache.
+Importing any sub-package sets the environment variables that are missing, and child processes inherit them. A thread
+sleeps soon where another process has its core. Python's garbage collector does not walk what stays as long as the
+process. OpenEnv would import Gradio, which doubles the time that a server or a session takes to start. What takes long
+to find out and stays the same is kept in the user's cache.
 """
 
 import gc

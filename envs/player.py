@@ -155,14 +155,15 @@ class Player(OldPlayer):
         reward = min(max(self.reward, low), high)
         self.environment.reward = float(next((each for each in (low, high) if abs(reward - each) <= ROUNDING), reward))
 
-    def give_up(self, loses_credit: bool = False) -> None:
-        """Score an episode that its player ended: without partial credit it earns the lowest reward of the range, or
-        the environment's `unfinished`. With 0.0, to do nothing would be better than a wrong answer of -1.
+    def forfeit(self) -> None:
+        """Take back the partial credit of an episode that has not ended."""
+        if not self.done and self.reward is not None:
+            self.environment.reward = 0.0
 
-        Args:
-            loses_credit: Score it so whatever partial credit it had.
-        """
-        if not self.done and (self.reward == 0.0 or (loses_credit and self.reward is not None)):
+    def give_up(self) -> None:
+        """Score an episode that its player ended: without partial credit it earns the lowest reward of the range, or
+        the environment's `unfinished`. With 0.0, to do nothing would be better than a wrong answer of -1."""
+        if not self.done and self.reward == 0.0:
             lowest, unfinished = self.reward_range[0], self.environment.unfinished
             self.environment.reward = lowest if unfinished is None else unfinished
 

@@ -17,6 +17,7 @@ from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import HubSpec, StoreSpec
 from apprentice.flows.runtime.servers import RunServers, open_store
+from apprentice.tasks.artifacts.alike import newest_first
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import disk_errors
 from apprentice.tasks.artifacts.locate import locate
@@ -67,7 +68,7 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
     recipe = _recipe_of(node, root, hub, overrides)
     check_tools(recipe.export.quantize)
     store = open_store(recipe, hub_needed=False)
-    model = evaluated_model(node, recipe)
+    model = evaluated_model(node, recipe.environment)
     source = store.fetch(model.checkpoint)
     check_exportable(source, load_tokenizer(source, [recipe.student]), key)
     with RunServers(recipe) as servers:
@@ -89,10 +90,10 @@ def _recipe_of(node: Node, root: Path, hub: str | None, overrides: list[str]) ->
     return load_recipe(recorded, overrides)
 
 
-def evaluated_model(node: Node, recipe: Recipe) -> EvaluatedModel:
+def evaluated_model(node: Node, environment: EnvironmentSpec) -> EvaluatedModel:
     """Return the trained model behind a release, or the model itself, with its evaluation. Raises Stop."""
     trained = node.inputs.get("trained", node) if node.is_a(Release) else node
-    evaluation = _evaluation_of(trained, recipe)
+    evaluation = _evaluation_of(trained, environment)
     if evaluation is None:
         raise Stop(
             f"{node.ref} was not evaluated, so its files could be compared with nothing.",
@@ -100,7 +101,7 @@ def evaluated_model(node: Node, recipe: Recipe) -> EvaluatedModel:
         )
     settings = evaluation.settings
     try:
-        environment = EnvironmentSpec.model_validate(settings["environment"])
+        played_in = EnvironmentSpec.model_validate(settings["environment"])
     except ValidationError as error:
         raise Stop(
             f"The environment of {node.ref} is not the one that is installed:\n{explain(error)}",
@@ -110,22 +111,23 @@ def evaluated_model(node: Node, recipe: Recipe) -> EvaluatedModel:
     assert isinstance(checkpoint, Checkpoint)
     assert isinstance(judged, Evaluation)
     assert isinstance(asked, Questions)
-    return EvaluatedModel(checkpoint, judged, asked, EvaluateSpec.model_validate(settings["spec"]), environment)
+    return EvaluatedModel(checkpoint, judged, asked, EvaluateSpec.model_validate(settings["spec"]), played_in)
 
 
-def _evaluation_of(model: Node, recipe: Recipe) -> Node | None:
-    """Return the evaluation of a model in the recipe's environment with the most questions; the newest of several."""
-    store, wanted = model.store, recipe.environment
-    repository = store.repository(Evaluation)
-    found = []
-    for key, revision in store.tags(Evaluation, "").items():
-        node = node_of(store, Parent(kind=Evaluation.__name__, repository=repository, revision=revision, key=key), {})
-        made = node.record.made_by if node.record else {}
-        given = node.settings.get("environment", {})
-        is_of_it = made.get("stage") == "evaluate" and made["inputs"].get("checkpoint") == model.named.revision
-        if is_of_it and (given.get("name"), given.get("settings")) == (wanted.name, wanted.settings):
-            found.append(node)
-    return max(found, key=lambda each: (each.counts["n"], each.record.provenance.made_at or ""), default=None)  # type: ignore[union-attr]
+def _evaluation_of(model: Node, environment: EnvironmentSpec) -> Node | None:
+    """Return the evaluation of a model in an environment with the most questions; the newest of several."""
+    store, wanted = model.store, (environment.name, environment.settings)
+    found: list[Evaluation] = []
+    for evaluation, record in newest_first(store, Evaluation, store.tags(Evaluation, "")):
+        made, given = record.made_by, record.made_by.get("settings", {}).get("environment", {})
+        is_its_own = made["stage"] == "evaluate" and made["inputs"].get("checkpoint") == model.named.revision
+        if is_its_own and (given.get("name"), given.get("settings")) == wanted:
+            found.append(evaluation)
+    if not found:
+        return None
+    most = max(found, key=lambda each: each.n)  # of several the first
+    named = Parent(kind=Evaluation.__name__, **most.model_dump(include={"repository", "revision", "key"}))
+    return node_of(store, named, {})
 
 
 def _linked(whole: Path, folder: Path) -> None:

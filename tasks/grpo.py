@@ -43,7 +43,7 @@ from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_ou
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of
-from apprentice.tasks.rollouts.thought_length import TOKENS, completion_tokens, shapings, thought_metrics
+from apprentice.tasks.rollouts.thought_length import TOKENS, shapings, thought_metrics, tokens_of_thoughts
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -139,9 +139,10 @@ def train_grpo(
         tokenizer = load_tokenizer(folder, context.run.trusted)
         own = grpo_arguments(context, spec, seed, streams)
         thinking = thinking_of(tokenizer)
-        wanted = completion_tokens(spec, thinking, instance.max_turns)
+        wanted = spec.max_completion_length + tokens_of_thoughts(thinking, instance.max_turns)
         most = own["max_completion_length"] = within_context(wanted, folder, tokenizer, instance, used)
-        shaped = shapings(spec, rollouts, tokenizer, most, thinking is not None)
+        cost = spec.thought_cost if thinking else 0.0
+        shaped = shapings(cost, spec.soft_overlong, rollouts, tokenizer, most)
         own["reward_weights"] += [each.weight for each in shaped]
         config = config_of(type(spec), own, spec.args)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)

@@ -1,6 +1,7 @@
 """An engine for tests: a server that answers every request with one text, after a while.
 
-Run: `python tests/toy_engine.py PORT TEXT`. A request may ask for its pace: `"pause": SECONDS` before each part.
+Run: `python tests/toy_engine.py PORT TEXT`. A request may ask for its pace: `"pause": SECONDS` before each part, and
+for a stream without any event: `"silent": true`.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ def app(text: str) -> Starlette:
         body = await request.json()
         pause = body.get("pause", 0.0)
         if body.get("stream"):
-            return StreamingResponse(stream(pause), media_type="text/event-stream")
+            events = iter(()) if body.get("silent") else stream(pause)
+            return StreamingResponse(events, media_type="text/event-stream")
         await asyncio.sleep(pause)
         message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 1, "completion_tokens": 1}

@@ -157,48 +157,55 @@ def export_anything(
 
     `apprentice import` reads rollouts back.
     """
+    given = [f"export.quantize=[{quantize}]"] * (quantize is not None)
+    given += [*([f"export.margin={margin}"] * (margin is not None)), *(set_ or [])]
     if form == "gguf":
         with exit_with_message("Run the same command again: finished files and episodes are kept."):
-            ready()
-            given = [f"export.quantize=[{quantize}]"] * (quantize is not None)
-            given += [f"export.margin={margin}"] * (margin is not None)
-            with no_collection():
-                from apprentice.flows.exporting import export_gguf
-
-            made, folder = export_gguf(key, store, hub, [*given, *(set_ or [])], to)
-            print(f"{made.figure}: {made.repository}@{made.key}. The files, their card and Modelfiles are in {folder}.")
+            _export_model(key, store, hub, given, to)
         return
     with exit_with_message("Remove the folder and run the command again."):
-        from apprentice.tasks.reporting.errors import Stop
+        if given:
+            from apprentice.tasks.reporting.errors import Stop
 
-        if quantize is not None or margin is not None or set_:
             raise Stop(
                 f"--quantize, --margin and --set are for models, and {form} is a format of rollouts.",
                 "Leave them out, or choose --format gguf.",
             )
-        quiet()
-        from apprentice.tasks.artifacts.lineage import node_of
-        from apprentice.tasks.artifacts.locate import locate
-        from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
-        from apprentice.tasks.episodes.record import Record
-        from apprentice.tasks.formats.exports import export
+        _export_rollouts(key, store, hub, form, to)
 
-        found, named = locate(key, store, hub)
-        artifact = node_of(found, named, {}).artifact
-        if not isinstance(artifact, (Rollouts, KeptRollouts)):
-            raise Stop(
-                f"{key} is {type(artifact).__name__}, not rollouts.", "Take the key of collect or filter_rollouts."
-            )
-        folder = to or Path(f"{artifact.key}-{form}")
-        if folder.exists():
-            raise Stop(f"{folder} exists.", "Name a new folder with --to.")
-        rows = found.fetch(artifact) / ("kept.jsonl" if isinstance(artifact, KeptRollouts) else "rollouts.jsonl")
-        folder.mkdir(parents=True)
-        with rows.open("rb") as lines:
-            written, failed = export(map(Record.model_validate_json, lines), form, folder, found.project)
-        if failed:
-            print(f"{failed} episodes failed when they were collected, and are not exported.")
-        print(f"{written} episodes are in {folder}.")
+
+def _export_model(key: str, store: Path, hub: str | None, overrides: list[str], to: Path | None) -> None:
+    ready()
+    with no_collection():
+        from apprentice.flows.exporting import export_gguf
+
+    made, folder = export_gguf(key, store, hub, overrides, to)
+    print(f"{made.figure}: {made.repository}@{made.key}. The files, their card and Modelfiles are in {folder}.")
+
+
+def _export_rollouts(key: str, store: Path, hub: str | None, form: Any, to: Path | None) -> None:
+    quiet()
+    from apprentice.tasks.artifacts.lineage import node_of
+    from apprentice.tasks.artifacts.locate import locate
+    from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
+    from apprentice.tasks.episodes.record import Record
+    from apprentice.tasks.formats.exports import export
+    from apprentice.tasks.reporting.errors import Stop
+
+    found, named = locate(key, store, hub)
+    artifact = node_of(found, named, {}).artifact
+    if not isinstance(artifact, (Rollouts, KeptRollouts)):
+        raise Stop(f"{key} is {type(artifact).__name__}, not rollouts.", "Take the key of collect or filter_rollouts.")
+    folder = to or Path(f"{artifact.key}-{form}")
+    if folder.exists():
+        raise Stop(f"{folder} exists.", "Name a new folder with --to.")
+    rows = found.fetch(artifact) / ("kept.jsonl" if isinstance(artifact, KeptRollouts) else "rollouts.jsonl")
+    folder.mkdir(parents=True)
+    with rows.open("rb") as lines:
+        written, failed = export(map(Record.model_validate_json, lines), form, folder, found.project)
+    if failed:
+        print(f"{failed} episodes failed when they were collected, and are not exported.")
+    print(f"{written} episodes are in {folder}.")
 
 
 def view(

@@ -6,18 +6,20 @@ X-Apprentice-Revision names the model that answered. It answers to this machine'
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from apprentice.flows.serving.backends import Backend, Backends
 from apprentice.flows.serving.request_log import RequestLog
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.reporting import announce
 
 STUDENT = "student"
 """What requests call the model; its key and its revision do as well, as long as it is the one that is served."""
 FORWARDED = ("/v1/chat/completions", "/v1/completions")
 REVISION = "X-Apprentice-Revision"
+Done = Callable[[], None]
 AGAIN_S = "2"
 """Seconds after which a refused request may be sent again."""
 
@@ -46,6 +48,7 @@ class Proxy:
         self._most = most
         self._log = log
         self._open = 0
+        self._unwatched = ""
         self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=5.0), trust_env=False)
 
     def app(self) -> Any:
@@ -58,6 +61,7 @@ class Proxy:
         @asynccontextmanager
         async def lifespan(_: Any) -> AsyncIterator[None]:
             watching = asyncio.create_task(self.backends.watch())
+            watching.add_done_callback(self._no_longer_watched)
             try:
                 yield
             finally:
@@ -74,15 +78,21 @@ class Proxy:
         own = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
         return Starlette(routes=routes, middleware=[own], lifespan=lifespan)
 
+    def _no_longer_watched(self, watching: "asyncio.Task[None]") -> None:
+        """Says why nobody looks at the engine and the tag any more; requests go on as long as the engine runs."""
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            self._unwatched = f"{type(error).__name__}: {error}"
+            announce.warn(f"The engine and the champion's tag are watched no more ({self._unwatched}). Start it again.")
+
     async def health(self, _: Any) -> Any:
-        """Whether a request would be answered now."""
+        """Whether a request would be answered now, and the engine is watched."""
         from starlette.responses import JSONResponse
 
         current, model = self.backends.current, self.backends.model
-        ready = current is not None and current.is_alive
+        ready = current is not None and current.is_alive and not self._unwatched
         return JSONResponse(
             {
-                "status": "ok" if ready else "starting",
+                "status": "ok" if ready else self._unwatched or "starting",
                 "engine": self.backends.target.engine,
                 "key": model.key,
                 "revision": model.revision,
@@ -118,20 +128,28 @@ class Proxy:
             return failure(404, "model_not_found", f"{asked} is not served here. {known}")
         if self._open >= self._most:
             return failure(429, "overloaded", f"{self._most} requests are being answered (--most); ask again later.")
-        self._open += 1
-        backend.requests += 1
+        done = self._counted(backend)
         try:
-            return await self._answered(request.url.path, body, backend)
+            return await self._answered(request.url.path, body, backend, done)
         except BaseException:
-            self._done(backend)
+            done()
             raise
 
-    def _done(self, backend: Backend) -> None:
-        self._open -= 1
-        backend.requests -= 1
+    def _counted(self, backend: Backend) -> Done:
+        """Counts a request; returns what counts it as done, once however often it is called."""
+        self._open += 1
+        backend.requests += 1
+        open_ = [backend]
 
-    async def _answered(self, path: str, body: dict[str, Any], backend: Backend) -> Any:
-        """The engine's answer. It calls `_done` once nothing of the answer is outstanding."""
+        def done() -> None:
+            while open_:
+                self._open -= 1
+                open_.pop().requests -= 1
+
+        return done
+
+    async def _answered(self, path: str, body: dict[str, Any], backend: Backend, done: Done) -> Any:
+        """The engine's answer. It calls `done` once nothing of the answer is outstanding."""
         import httpx
         from starlette.responses import Response, StreamingResponse
 
@@ -143,20 +161,21 @@ class Proxy:
         try:
             answer = await self._client.send(outgoing, stream=True)
             if body.get("stream") and answer.is_success:
-                events = self._streamed(answer, body, backend)
-                first = await anext(events)  # begun, it counts as done however it ends
+                events = self._streamed(answer, body, backend, done)
+                first = await anext(events, b"")  # begun, it counts as done however it ends
                 return StreamingResponse(_with_first(first, events), 200, headers, media_type="text/event-stream")
             content = await answer.aread()
         except httpx.TransportError as error:
-            self._done(backend)
-            return failure(502, "engine_ended", await self._why(backend, error))
-        self._done(backend)
+            refused = failure(502, "engine_ended", await self._why(backend, error))
+            done()
+            return refused
+        done()
         named = _named(content)
         if self._log is not None and path == FORWARDED[0] and answer.is_success:
             self._log.write(body, json.loads(named), backend.model)
         return Response(named, answer.status_code, headers, media_type="application/json")
 
-    async def _streamed(self, answer: Any, body: dict[str, Any], backend: Backend) -> AsyncGenerator[bytes]:
+    async def _streamed(self, answer: Any, body: dict[str, Any], backend: Backend, done: Done) -> AsyncGenerator[bytes]:
         """The engine's events. One that breaks off ends with an event that is an error."""
         import httpx
 
@@ -175,7 +194,7 @@ class Proxy:
             yield f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
         finally:
             await answer.aclose()
-            self._done(backend)
+            done()
 
     @staticmethod
     async def _why(backend: Backend, error: Exception) -> str:

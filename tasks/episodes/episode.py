@@ -194,9 +194,8 @@ class Episode:
         self.unfinished |= not self.done and not self.player.done
         self.done = True
         if self.messages[-1].get(CUT_OFF):
-            self.player.give_up(loses_credit=True)
-        else:
-            self.player.give_up()
+            self.player.forfeit()
+        self.player.give_up()
 
     def _taken(self, message: Message) -> Message:
         if found := beyond_limits(message):

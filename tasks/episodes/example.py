@@ -38,17 +38,29 @@ def example_episode(
     return [*opening, first, reply, second, reply]
 
 
+def first_calls(
+    tokenizer: Any, tools: list[dict[str, Any]], thoughts: tuple[str, str]
+) -> list[list[tuple[list[int], list[int]]]]:
+    """For each tool two episodes that differ in the call's values: ids of the prompt, and of the turn with the call.
+
+    Args:
+        thoughts: Of the two.
+    """
+
+    def begun(function: dict[str, Any], values: Mapping[str, Any], thought: str) -> tuple[list[int], list[int]]:
+        messages = example_episode(function, (thought, thought), values)[:3]
+        prefix = prompt_ids(tokenizer, messages[:2], tools)
+        return prefix, row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
+
+    versions = [*zip((VALUES, OTHERS), thoughts, strict=True)]
+    return [[begun(tool["function"], *version) for version in versions] for tool in tools]
+
+
 def drafts_of(tokenizer: Any, tools: list[dict[str, Any]]) -> Drafts:
     """What is written the same way in every call of these tools."""
     thoughts = THOUGHTS if thinking_of(tokenizer) else ("", "")
-    versions = [*zip((VALUES, OTHERS), thoughts, strict=True)]
-
-    def begun(function: dict[str, Any], values: Mapping[str, Any], thought: str) -> list[int]:
-        messages = example_episode(function, (thought, thought), values)[:3]
-        prefix = prompt_ids(tokenizer, messages[:2], tools)
-        return prefix[-CONTEXT:] + row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
-
-    return Drafts([[begun(tool["function"], *version) for version in versions] for tool in tools])
+    calls = first_calls(tokenizer, tools, thoughts)
+    return Drafts([[prefix[-CONTEXT:] + turn for prefix, turn in versions] for versions in calls])
 
 
 def _example(schema: dict[str, Any], values: Mapping[str, Any]) -> Any:

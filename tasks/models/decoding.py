@@ -68,21 +68,12 @@ def decode(
             named["position_ids"] = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         return model(**model.prepare_inputs_for_generation(ids, **named)).logits[:, -1 - ahead.shape[1] :]
 
-    def drafted() -> Any:
-        """(branches, tokens): how all of them go on. One that has ended goes on by padding."""
-        if draft is None:
-            return text[:, :0]
-        most, tails = generation_config.max_length - text.shape[1] - 1, text[:, -TAIL:].tolist()
-        found = [None if over else draft(ids, most) for ids, over in zip(tails, ended.tolist(), strict=True)]
-        whole = min(len(each) for each in found if each is not None)
-        ahead = [[pad] * whole if each is None else each[:whole] for each in found]
-        return text.new_tensor(ahead).view(len(found), whole)
-
     both, branch = torch.cat([every, input_ids], dim=1).unique(dim=0, return_inverse=True)
     mask, text = both[:, : known + width], both[:, known + width :]
     ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     rows, place = torch.arange(len(input_ids), device=input_ids.device), 0
-    ahead = drafted()
+    longest = generation_config.max_length - 1
+    ahead = drafted(draft, text, ended, longest - text.shape[1], pad)
     logits, new = forward(text, width, ahead), list[Any]()
     while True:
         scores = logits_processor(text, logits[:, place].float())
@@ -106,8 +97,20 @@ def decode(
             rows, branch = rows[stays], (runs.cumsum(dim=0) - 1)[branch[stays]]
             text, mask, ended = text[runs], mask[runs], ended[runs]
             cache.batch_select_indices(parent[runs])
-        ahead, place = drafted(), 0
+        ahead, place = drafted(draft, text, ended, longest - text.shape[1], pad), 0
         logits = forward(text, 1, ahead)
+
+
+def drafted(draft: Draft | None, text: Any, ended: Any, most: int, pad: int) -> Any:
+    """How all branches go on, as far as it is nearly certain of each (branches, tokens): at most so many tokens, and
+    padding after one that has ended."""
+    if draft is None:
+        return text[:, :0]
+    ids = text[:, -TAIL:].tolist()
+    found = [None if over else draft(tail, most) for tail, over in zip(ids, ended.tolist(), strict=True)]
+    whole = min(len(each) for each in found if each is not None)
+    rows = [[pad] * whole if each is None else each[:whole] for each in found]
+    return text.new_tensor(rows).view(len(rows), whole)
 
 
 def by_one_number(count: int) -> Draw:

@@ -372,7 +372,7 @@ class LocalModel:
                     generation["logits_processor"] = [lambda _, scores: noise(scores, range(len(scores)))]
             else:
                 generation = {"generation_config": self._one_by_one, "past_key_values": cache}
-                generation |= {"custom_generate": decode, "draft": self._drafts(episodes[0].tools).after}
+                generation |= {"custom_generate": decode, "draft": self._drafts(episodes).after}
                 if noise:
                     generation["draw"] = lambda scores, branch, rows: noise(scores[branch], rows.tolist()).argmax(-1)
             out = self._model.generate(**inputs, **generation, max_new_tokens=most)
@@ -388,10 +388,12 @@ class LocalModel:
         tools = [episode.tools for episode in episodes]
         return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer)
 
-    def _drafts(self, tools: list[dict[str, Any]]) -> Drafts:
-        name = json.dumps(tools)
+    def _drafts(self, episodes: Sequence[Episode]) -> Drafts:
+        """Of all tools of a batch: a mixture's parts have their own."""
+        tools = {json.dumps(tool): tool for episode in episodes for tool in episode.tools}
+        name = "".join(sorted(tools))
         if name not in self._known_drafts:
-            self._known_drafts[name] = drafts_of(self._tokenizer, tools)
+            self._known_drafts[name] = drafts_of(self._tokenizer, [*tools.values()])
         return self._known_drafts[name]
 
     def _tell_if_cut(self, rooms: list[int]) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.episode import turn_of
-from apprentice.tasks.episodes.rendering import chat_format, prompt_ids, row_ids, written_row
-from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.episodes.example import first_calls
+from apprentice.tasks.episodes.rendering import chat_format
 
 Ids = list[list[int]]
 Generate = Callable[[Ids, int, Sequence[int], bool], Ids]
@@ -19,7 +18,6 @@ Generate = Callable[[Ids, int, Sequence[int], bool], Ids]
 answer; returns what the model writes."""
 MARK = "mark-5b1d"
 """A thought that no template writes."""
-EXAMPLES = {"string": ("a", "9"), "integer": (1, 20), "number": (1.5, 20.0), "boolean": (True, False)}
 
 
 class Forced(NamedTuple):
@@ -43,15 +41,7 @@ def forced_call(tokenizer: Any, tools: list[dict[str, Any]]) -> Forced:
 
 def _common(tokenizer: Any, tools: list[dict[str, Any]], thought: str) -> list[int]:
     """The ids that all calls with this thought begin with, without a token that ends the turn."""
-    question = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
-    begin = len(prompt_ids(tokenizer, question, tools))
-    turns = []
-    for function in (tool["function"] for tool in tools):
-        types = {name: each.get("type") for name, each in function["parameters"]["properties"].items()}
-        for place in (0, 1):
-            given = {name: EXAMPLES.get(type_, ("a", "9"))[place] for name, type_ in types.items()}
-            turn = turn_of(function["name"], json.dumps(given)) | ({THOUGHT: thought} if thought else {})
-            turns.append(row_ids(tokenizer, written_row([*question, turn], tools))[begin:])
+    turns = [turn for versions in first_calls(tokenizer, tools, (thought, thought)) for _, turn in versions]
     least, *others = sorted(turns, key=len)
     shared = list(takewhile(lambda each: all(other[each[0]] == each[1] for other in others), enumerate(least)))
     ids = [token for _, token in shared]
@@ -63,8 +53,9 @@ def within_budget(
     generate: Generate, tokenizer: Any, prompts: Ids, tools: list[list[dict[str, Any]]], budget: int, answer: int
 ) -> Ids:
     """The turns, each with at most `budget` tokens of thought, and at most `answer` tokens after it."""
-    known: dict[str, Forced] = {}
-    forced = [known.setdefault(json.dumps(each), forced_call(tokenizer, each)) for each in tools]
+    names = [json.dumps(each) for each in tools]
+    known = {name: forced_call(tokenizer, each) for name, each in dict(zip(names, tools, strict=True)).items()}
+    forced = [known[name] for name in names]
     if budget == 0:
         turns = [list(each.at_once) for each in forced]
     else:

@@ -1,4 +1,4 @@
-"""What thoughts cost in GRPO: their tokens in each step's log, and the optional rewards of their length.
+"""What thoughts cost in a training by reward: tokens in each step's log, and optional rewards of their length.
 
 In: the rollouts of a step, the student's tokenizer. Out: metrics; TRL's reward functions with their weights. A rollout
 that infrastructure lost has no such reward either.
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, tokens_of
 from apprentice.tasks.rollouts.rollouts import LiveRollouts
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import ThinkingSpec
 
 TOKENS = "thought/tokens"
@@ -26,9 +25,9 @@ class Shaping(NamedTuple):
     weight: float
 
 
-def completion_tokens(spec: GrpoSpec, thinking: ThinkingSpec | None, turns: int) -> int:
-    """The most tokens of a rollout: the recipe's, and the budget of a thought for each turn."""
-    return spec.max_completion_length + (thinking.max_tokens * turns if thinking else 0)
+def tokens_of_thoughts(thinking: ThinkingSpec | None, turns: int) -> int:
+    """The budget of the thoughts of a rollout: one for each turn."""
+    return thinking.max_tokens * turns if thinking else 0
 
 
 def thought_metrics(rollouts: LiveRollouts, tokenizer: Any) -> dict[str, float]:
@@ -41,20 +40,23 @@ def thought_metrics(rollouts: LiveRollouts, tokenizer: Any) -> dict[str, float]:
     return {TOKENS: sum(lengths) / len(played), TRUNCATED: sum(cut_off) / len(played)}
 
 
-def shapings(spec: GrpoSpec, rollouts: LiveRollouts, tokenizer: Any, most: int, thinks: bool) -> list[Shaping]:
-    """The rewards of length that the recipe asks for.
+def shapings(
+    thought_cost: float, soft_overlong: int, rollouts: LiveRollouts, tokenizer: Any, most: int
+) -> list[Shaping]:
+    """The rewards of length that are asked for.
 
     Args:
+        thought_cost: What a hundred tokens of thought cost; 0.0 for nothing.
+        soft_overlong: Tokens before the last one in which a rollout costs more and more; 0 for none.
         most: Tokens that a rollout may have.
-        thinks: Whether the student thinks.
     """
     found = []
-    if spec.thought_cost and thinks:
-        found.append(Shaping(_of_rollouts(rollouts, _thought_cost(rollouts, tokenizer)), spec.thought_cost))
-    if spec.soft_overlong:
+    if thought_cost:
+        found.append(Shaping(_of_rollouts(rollouts, _thought_cost(rollouts, tokenizer)), thought_cost))
+    if soft_overlong:
         from trl.rewards import get_soft_overlong_punishment
 
-        punish = get_soft_overlong_punishment(most, min(spec.soft_overlong, most))
+        punish = get_soft_overlong_punishment(most, min(soft_overlong, most))
         found.append(Shaping(_of_rollouts(rollouts, punish), 1.0))
     return found
 

@@ -141,7 +141,7 @@ class Engine:
         self.url = f"http://127.0.0.1:{port}"
         self.model = how.model
         words = [word.replace("{port}", str(port)) for word in how.words]
-        self._program = words[0]
+        self._program, self._end = words[0], ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self._process = subprocess.Popen(
             child_command("apprentice.envs.serving.command", *words),
@@ -174,8 +174,8 @@ class Engine:
             )
 
     def end(self) -> str:
-        """How it ended, with the last line that it printed."""
-        return f"{self._called} exited with code {self._process.poll()}{last_line(self._log)}"
+        """How it ended, with the last line that it printed; also once it is stopped."""
+        return self._end or f"{self._called} exited with code {self._process.poll()}{last_line(self._log)}"
 
     def memory(self) -> int:
         """Resident bytes of the server's processes."""
@@ -198,6 +198,7 @@ class Engine:
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
             self._process.wait()
+            self._end = self.end()
             self._log.close()
 
     @property

@@ -78,8 +78,10 @@ class Served:
 
 
 @contextmanager
-def serving(champions: Champions, most: int = 8, log: RequestLog | None = None) -> Iterator[Served]:
-    backends = Backends(ToyTarget(champions._store, None, "transformers", most, 64))
+def serving(
+    champions: Champions, most: int = 8, log: RequestLog | None = None, target: type[ToyTarget] = ToyTarget
+) -> Iterator[Served]:
+    backends = Backends(target(champions._store, None, "transformers", most, 64))
     backends.start()
     with listening(0) as listener:
         server = uvicorn.Server(server_settings(Proxy(backends, most, log).app()))
@@ -191,6 +193,22 @@ def test_a_stream_whose_engine_ends_ends_with_an_error(champions: Champions):
         until(lambda: httpx.get(f"{served.url}/health").json().get("requests") == 0)
 
 
+def test_a_stream_without_an_event_takes_its_own_place_only(champions: Champions):
+    promote(champions, "first")
+    with serving(champions) as served:
+        assert served.ask(stream=True, silent=True).text == ""
+        assert httpx.get(f"{served.url}/health").json()["requests"] == 0
+
+
+def test_how_an_engine_ended_is_known_also_once_it_is_stopped(champions: Champions):
+    engine = ToyTarget(champions._store, None, "transformers", 1, 64).start(promote(champions, "broken"))
+    until(lambda: not engine.is_alive)
+    ended = engine.end()
+    engine.stop()
+    assert "exited with code 7" in ended
+    assert engine.end() == ended
+
+
 def test_a_champion_that_cannot_be_loaded_leaves_the_one_before(champions: Champions, capsys: pytest.CaptureFixture):
     first = promote(champions, "first")
     with serving(champions) as served:
@@ -199,6 +217,27 @@ def test_a_champion_that_cannot_be_loaded_leaves_the_one_before(champions: Champ
         assert said(served.ask()) == first.key
         third = promote(champions, "third")
         until(lambda: said(served.ask()) == third.key)
+
+
+class UnreadableTarget(ToyTarget):
+    """Finds its champion once, and then a fault of this project's own code."""
+
+    looks = 0
+
+    def model(self) -> Checkpoint:
+        type(self).looks += 1
+        if self.looks > 1:
+            raise LookupError("no such shelf")
+        return super().model()
+
+
+def test_what_is_watched_no_more_is_said_and_is_not_healthy(champions: Champions, caplog: pytest.LogCaptureFixture):
+    release = promote(champions, "first")
+    with serving(champions, target=UnreadableTarget) as served:
+        until(lambda: httpx.get(f"{served.url}/health").status_code == 503)
+        assert httpx.get(f"{served.url}/health").json()["status"] == "LookupError: no such shelf"
+        assert said(served.ask()) == release.key, "the engine still answers"
+    assert "watched no more (LookupError: no such shelf)" in caplog.text
 
 
 def test_without_a_champion_nothing_is_served_and_the_remedy_is_named(champions: Champions):
