@@ -97,15 +97,24 @@ def check_nothing_is_pickled(folder: Path) -> None:
 
 
 def check_schedules(cluster: Cluster) -> None:
-    """The weekly round stands in the calendar, a pause takes it out."""
+    """The weekly round stands in the calendar, a pause takes it out; a new revision of its Space starts a recipe at
+    once."""
     client = client_of(cluster)
-    laptop, weekly = (client.read_deployment_by_name(name) for name in ("retrain/laptop", "improve/flywheel"))
+    weekly = client.read_deployment_by_name("improve/flywheel")
     (schedule,) = weekly.schedules
     assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 3 * * 1", "Europe/Berlin"), schedule
     until("a weekly run is planned", lambda: scheduled(cluster, weekly.id))
     cluster.run("prefect", "deployment", "schedule", "pause", "improve/flywheel", str(schedule.id))
     until("the pause took the planned runs away", lambda: not scheduled(cluster, weekly.id))
-    assert not scheduled(cluster, laptop.id), "the laptop's recipe watches nothing, so that no event starts it"
+    cluster.run("prefect", "work-pool", "pause", "cpu")  # what is begun now is not run
+    cluster.run("apprentice", "deploy", "toy", "--set", "name=words", "--set", "server.space=owner/words")
+    words = client.read_deployment_by_name("retrain/words")
+    cluster.run(
+        *("prefect", "event", "emit", "apprentice.revision.new", "--resource-id", "apprentice.space.owner/words"),
+        *("--payload", json.dumps({"repository": "owner/words", "revision": "abc"})),
+    )
+    (run,) = until("a new revision started a run", lambda: scheduled(cluster, words.id))
+    assert run.parameters["environment_revision"] == "owner/words@abc", run.parameters
 
 
 def client_of(cluster: Cluster) -> Any:
