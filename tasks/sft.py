@@ -35,7 +35,7 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.shared_prompts import sharing_rows
 from apprentice.tasks.training.trainer import Learned, arguments, finish, train, training_dataset
-from apprentice.tasks.training.watcher import select_weights, watch
+from apprentice.tasks.training.watcher import select_weights, stop_without_gain, watch
 
 Episode = dict[str, Any]
 HELD_OUT = "held_out"
@@ -89,6 +89,8 @@ def train_sft(
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
+    if spec.patience is not None:
+        stop_without_gain(trainer, spec.patience)
     watch(trainer, spec.signals)
     most = trainer.args.max_steps  # of sft.args, in place of epochs
     rows_left: Any = trainer.train_dataset  # fewer where TRL packs them

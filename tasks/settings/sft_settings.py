@@ -3,9 +3,9 @@
 In: a recipe's section `sft`. Out: validated settings; everything else keeps TRL's defaults.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from apprentice.tasks.settings.signals import Signals
 from apprentice.tasks.settings.spec import OPERATIONAL, WHEN_GIVEN
@@ -50,6 +50,9 @@ class SftSpec(TrainerSpec):
     held_out: float = Field(default=0.0, ge=0.0, le=0.5, json_schema_extra=WHEN_GIVEN)
     """Share of the rows to hold out of training. The loss on them is measured after each epoch, and the epoch with the
     lowest is published. 0 publishes the last step."""
+    patience: Positive | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    """Stop after so many epochs without a lower loss on the rows of `held_out`. The model is the same as after all
+    epochs, unless a later one had been better still."""
     share_prompts: bool = Field(default=True, json_schema_extra=OPERATIONAL)
     """Compute what the rows of a batch begin with once, from 32 tokens on: instructions, tools, common words. The
     weights are the same up to rounding, which no sampled token depends on here, so it is no part of the key. Needs what
@@ -60,6 +63,12 @@ class SftSpec(TrainerSpec):
     """
     signals: Signals = Signals()
     """What to warn about or stop at during training."""
+
+    @model_validator(mode="after")
+    def _patience_needs_rows(self) -> Self:
+        if self.patience is not None and not self.held_out:
+            raise ValueError("sft.patience needs rows to measure the loss on: set sft.held_out: 0.1, or drop patience")
+        return self
 
     def to_its_best(self) -> "SftSpec | None":
         """The settings of the control; None where it is not wanted."""

@@ -35,10 +35,12 @@ from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import TrainerSpec
 
 DEPTHS = 1, 5
-TIMES = 6
-"""Passes of each kind; the first one only warms up, the quickest of the others counts."""
+TIMES, ENOUGH = 5, 2.0
+"""Passes of each kind after one that only warms up, as long as these seconds are not over; the quickest counts."""
 TRIES = 3
 """How often two depths are measured where other work disturbs them."""
+SOME = 24
+"""Tokens of an answer that are measured."""
 TRAINED, FROZEN, SAVED = 16, 4, 12
 """Bytes of a weight in fp32: with its gradient and Adam's two moments; below an adapter; in a checkpoint."""
 PROCESS = 2.2e9
@@ -167,9 +169,10 @@ def can_be_measured(config: Any, weights: int, trainings: list[TrainerSpec]) -> 
 
 def of_answers(spec: EvaluateSpec, questions: int, student: Student, tokens: int) -> Forecast:
     """An evaluation with so many questions, in each batch of which the longest turn has so many tokens."""
-    called = f"answers {spec.batch_size} {spec.bf16} {tokens}"
-    answers = student.seconds(called, partial(_answers, spec=spec, student=student, tokens=tokens))
-    return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers)
+    called = f"answers of batches {spec.batch_size} {spec.bf16}"
+    measured = min(tokens, SOME)  # each further token takes the same
+    answers = student.seconds(f"{called} {measured}", partial(_answers, spec=spec, student=student, tokens=measured))
+    return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers * tokens / measured)
 
 
 def of_stages(
@@ -277,14 +280,18 @@ def _best(run: Callable[[], object], model: Any) -> float:
     """Seconds of the quickest pass but the first, which warms up."""
     import torch
 
-    times = []
-    for _ in range(TIMES):
+    def seconds() -> float:
         began = time.perf_counter()
         run()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+        return time.perf_counter() - began
+
+    seconds()
+    times = [seconds()]
+    while len(times) < TIMES and sum(times) < ENOUGH:
+        times.append(seconds())
+    return min(times)
 
 
 def _saved(run: Callable[[], object], model: Any) -> float:

@@ -126,7 +126,7 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
                 control.should_log = True
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            control.should_save |= control.should_evaluate  # keeps the weights of every evaluation
+            control.should_save |= control.should_evaluate  # keeps the weights of an evaluation
             if args.metric_for_best_model:  # resumed from there, the next log's mean would lack the steps before
                 control.should_log |= control.should_evaluate
 
@@ -146,10 +146,36 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
                     _stop(args, control, invalid)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-            if args.metric_for_best_model in metrics and metrics[args.metric_for_best_model] is None:
+            if args.metric_for_best_model not in metrics:
+                return
+            found = metrics[args.metric_for_best_model]
+            if found is None:
                 raise Stop("Every held-out rollout was lost to the environment.", "Check that its server runs.")
+            if state.global_step % args.save_steps and not _is_better(found, state, args):
+                control.should_save = False  # nothing loads weights that are not the best
 
     return Watcher()
+
+
+def _is_better(metric: float, state: Any, args: Any) -> bool:
+    """Whether the metric that chooses the weights is better than at every evaluation before, as the trainer decides."""
+    if state.best_metric is None:
+        return True
+    return metric > state.best_metric if args.greater_is_better else metric < state.best_metric
+
+
+def stop_without_gain(trainer: Any, most: int) -> None:
+    """Adds a callback that ends a training after `most` evaluations in a row that were no better than the best."""
+    from transformers import TrainerCallback
+
+    class Patience(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+            found = metrics.get(args.metric_for_best_model)
+            if found is None or _is_better(found, state, args):
+                return
+            control.should_training_stop |= state.global_step - state.best_global_step >= most * args.eval_steps
+
+    trainer.add_callback(Patience())
 
 
 def _stop(args: Any, control: Any, invalid: bool) -> None:

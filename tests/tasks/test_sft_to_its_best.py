@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
@@ -57,8 +58,8 @@ def trained(made: Made) -> StageContext:
     return context
 
 
-def train(made: Made, context: StageContext) -> dict[str, Any]:
-    return sft.body(context, BEST, made.base, made.kept, made.lengths, 0)
+def train(made: Made, context: StageContext, spec: SftSpec = BEST) -> dict[str, Any]:
+    return sft.body(context, spec, made.base, made.kept, made.lengths, 0)
 
 
 def left_by(context: StageContext) -> tuple[str, Any, Any]:
@@ -73,10 +74,26 @@ def test_the_epoch_with_the_lowest_held_out_loss_is_published(trained: StageCont
     best, last = min(losses, key=lambda step: losses[step]), max(losses)
     assert losses[best] < losses[last], "the last epoch was to be worse"
     assert weights == digest(trained.scratch / f"checkpoint-{best}", "*.safetensors")
-    assert weights != digest(trained.scratch / f"checkpoint-{last}", "*.safetensors")
+    assert not (trained.scratch / f"checkpoint-{last}").exists(), "nothing loads the weights of a worse epoch"
     assert (signals["published_step"], signals["trained_steps"]) == (best, last)
     assert signals["held_out_loss"] == losses[best]
     assert f"the weights of step {best} are kept, which had the best held-out loss" in as_lines(signals)[-1]
+
+
+def test_patience_ends_it_after_epochs_without_gain_and_publishes_the_same_weights(made: Made, trained: StageContext):
+    weights, log, signals = left_by(trained)
+    context = made.context("patient")
+    train(made, context, BEST.model_copy(update={"patience": 3}))
+    sooner, shorter, same = left_by(context)
+    best = signals["published_step"]
+    assert (sooner, same["published_step"]) == (weights, best)
+    assert same["trained_steps"] == best + 3 * STEPS_OF_AN_EPOCH < signals["trained_steps"]
+    assert shorter == [entry for entry in log if entry["step"] <= same["trained_steps"]]
+
+
+def test_patience_is_refused_where_no_row_is_held_out():
+    with pytest.raises(ValidationError, match=r"set sft\.held_out: 0\.1, or drop patience"):
+        SftSpec(patience=2)
 
 
 def test_what_is_held_out_is_not_learned_from(made: Made, trained: StageContext):
@@ -86,11 +103,11 @@ def test_what_is_held_out_is_not_learned_from(made: Made, trained: StageContext)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("at", "kept"), [(8, 5), (14, 12), (48, 45)])
+@pytest.mark.parametrize(("at", "kept"), [(8, 5), (14, 12), (48, 44)])
 def test_an_interrupted_training_ends_with_the_same_bits(
     made: Made, trained: StageContext, monkeypatch: pytest.MonkeyPatch, at: int, kept: int
 ):
-    """Resumed from the checkpoint of an epoch, between two logs, and from one within an epoch."""
+    """Resumed from the checkpoint of the best epoch, between two logs, and from those within an epoch."""
     import trl
 
     class Interrupted(trl.SFTTrainer):
@@ -148,7 +165,7 @@ def test_sft_that_ends_early_has_a_control_that_does_not(settings: dict[str, Any
 
 
 def test_held_out_changes_the_key_only_where_it_is_given():
-    assert "held_out" not in SftSpec().in_key()
+    assert {"held_out", "patience"}.isdisjoint(SftSpec().in_key())
     assert SftSpec(held_out=0.2).in_key()["held_out"] == 0.2
 
 

@@ -183,9 +183,15 @@ def test_what_a_pass_on_this_machine_says_something_of_is_predicted(
 
 
 def test_the_quickest_pass_counts_but_for_the_first_which_warms_up(monkeypatch: pytest.MonkeyPatch):
-    clock = iter([0.0, 0.5, 10.0, 13.0, 20.0, 22.0, 30.0, 34.0, 40.0, 45.0, 50.0, 56.0])
+    clock = iter([0.0, 0.125, 1.0, 1.25, 2.0, 2.1875, 3.0, 3.25, 4.0, 4.5, 5.0, 5.5])
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(clock))
-    assert forecast._best(lambda: None, None) == 2.0
+    assert forecast._best(lambda: None, None) == 0.1875
+
+
+def test_a_long_pass_is_measured_once_after_one_that_warms_up(monkeypatch: pytest.MonkeyPatch):
+    clock = iter([0.0, 9.0, 10.0, 13.0])
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(clock))
+    assert forecast._best(lambda: None, None) == 3.0
 
 
 def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
