@@ -89,8 +89,8 @@ def train_sft(
     )
     if spec.stop_at_token_accuracy is not None:
         trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
-    if spec.patience is not None:
-        stop_without_gain(trainer, spec.patience)
+    if spec.stop_without_gain is not None:
+        stop_without_gain(trainer, spec.stop_without_gain)
     watch(trainer, spec.signals)
     most = trainer.args.max_steps  # of sft.args, in place of epochs
     rows_left: Any = trainer.train_dataset  # fewer where TRL packs them

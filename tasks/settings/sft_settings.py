@@ -50,7 +50,7 @@ class SftSpec(TrainerSpec):
     held_out: float = Field(default=0.0, ge=0.0, le=0.5, json_schema_extra=WHEN_GIVEN)
     """Share of the rows to hold out of training. The loss on them is measured after each epoch, and the epoch with the
     lowest is published. 0 publishes the last step."""
-    patience: Positive | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
+    stop_without_gain: Positive | None = Field(default=None, json_schema_extra=WHEN_GIVEN)
     """Stop after so many epochs without a lower loss on the rows of `held_out`. The model is the same as after all
     epochs, unless a later one had been better still."""
     share_prompts: bool = Field(default=True, json_schema_extra=OPERATIONAL)
@@ -65,9 +65,9 @@ class SftSpec(TrainerSpec):
     """What to warn about or stop at during training."""
 
     @model_validator(mode="after")
-    def _patience_needs_rows(self) -> Self:
-        if self.patience is not None and not self.held_out:
-            raise ValueError("sft.patience needs rows to measure the loss on: set sft.held_out: 0.1, or drop patience")
+    def _gain_needs_rows(self) -> Self:
+        if self.stop_without_gain is not None and not self.held_out:
+            raise ValueError("sft.stop_without_gain needs rows to measure a loss on: set sft.held_out: 0.1, or drop it")
         return self
 
     def to_its_best(self) -> "SftSpec | None":

@@ -80,10 +80,10 @@ def test_the_epoch_with_the_lowest_held_out_loss_is_published(trained: StageCont
     assert f"the weights of step {best} are kept, which had the best held-out loss" in as_lines(signals)[-1]
 
 
-def test_patience_ends_it_after_epochs_without_gain_and_publishes_the_same_weights(made: Made, trained: StageContext):
+def test_sft_stops_after_epochs_without_gain_and_publishes_the_same_weights(made: Made, trained: StageContext):
     weights, log, signals = left_by(trained)
-    context = made.context("patient")
-    train(made, context, BEST.model_copy(update={"patience": 3}))
+    context = made.context("without-gain")
+    train(made, context, BEST.model_copy(update={"stop_without_gain": 3}))
     sooner, shorter, same = left_by(context)
     best = signals["published_step"]
     assert (sooner, same["published_step"]) == (weights, best)
@@ -91,9 +91,9 @@ def test_patience_ends_it_after_epochs_without_gain_and_publishes_the_same_weigh
     assert shorter == [entry for entry in log if entry["step"] <= same["trained_steps"]]
 
 
-def test_patience_is_refused_where_no_row_is_held_out():
-    with pytest.raises(ValidationError, match=r"set sft\.held_out: 0\.1, or drop patience"):
-        SftSpec(patience=2)
+def test_a_gain_is_refused_where_no_row_is_held_out():
+    with pytest.raises(ValidationError, match=r"set sft\.held_out: 0\.1, or drop it"):
+        SftSpec(stop_without_gain=2)
 
 
 def test_what_is_held_out_is_not_learned_from(made: Made, trained: StageContext):
@@ -165,7 +165,7 @@ def test_sft_that_ends_early_has_a_control_that_does_not(settings: dict[str, Any
 
 
 def test_held_out_changes_the_key_only_where_it_is_given():
-    assert {"held_out", "patience"}.isdisjoint(SftSpec().in_key())
+    assert {"held_out", "stop_without_gain"}.isdisjoint(SftSpec().in_key())
     assert SftSpec(held_out=0.2).in_key()["held_out"] == 0.2
 
 
