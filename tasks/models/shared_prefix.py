@@ -30,6 +30,10 @@ NEED_WHOLE_PROMPTS = {
 """Settings of `generate` that read all tokens so far or need a cache of their own, by the value that turns them off."""
 
 
+FEW = 2**23
+"""Scores of a layer up to which a CPU computes their gradients by products of matrices: 50 MB of them are kept."""
+
+
 class SharedPrefix:
     """Keeps the longest prefix seen; later batches and turns use as much of it as they have in common.
 
@@ -174,6 +178,8 @@ def _attend(
         plain = attention_mask is None or attention_mask.dtype == torch.bool
         if layer is not None and plain and given.get("position_bias") is None:
             layer.split()
+        if plain and _is_quicker_by_products(query, key, attention_mask, given):
+            return _by_products(query, key, value, attention_mask, scaling), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
     prefix_keys, prefix_values = (each[0] for each in layer.prefix)  # heads, prefix, size
     (rows, heads, new, size), shared = query.shape, prefix_keys.shape[1]
@@ -186,6 +192,26 @@ def _attend(
     weights = torch.cat([before, after], dim=-1).softmax(dim=-1, dtype=torch.float32).to(value.dtype)
     out = weights[..., shared:] @ value + _of_all_rows(weights[..., :shared], prefix_values)
     return out.reshape(rows, heads, new, size).transpose(1, 2), None
+
+
+def _is_quicker_by_products(query: Any, key: Any, attention_mask: Any, given: dict[str, Any]) -> bool:
+    """Whether SDPA's backward pass takes several times as long: with a mask in bf16 on a CPU it does."""
+    scores = query.shape[:3].numel() * key.shape[2]
+    learns = query.requires_grad and not given.get("dropout") and given.get("position_bias") is None
+    device = query.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+    here = (device, dtype) == ("cpu", torch.bfloat16)
+    return learns and here and attention_mask is not None and scores <= FEW
+
+
+def _by_products(query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None) -> Any:
+    """What SDPA computes, with the softmax in fp32; the keys of several heads are not repeated for each of them."""
+    rows, heads, new, size = query.shape
+    query = query.reshape(rows, key.shape[1], -1, size) * (scaling or size**-0.5)
+    scores = query @ key.transpose(2, 3)
+    unseen = ~attention_mask.repeat(1, 1, query.shape[2] // new, 1)
+    weights = scores.masked_fill(unseen, torch.finfo(scores.dtype).min).softmax(dim=-1, dtype=torch.float32)
+    return (weights.to(value.dtype) @ value).reshape(rows, heads, new, size).transpose(1, 2)
 
 
 def _of_all_rows(left: Any, right: Any) -> Any:

@@ -30,6 +30,7 @@ from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, t
 from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
+from apprentice.tasks.models.trl_internals import fit_head_to_caches
 from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import TrainerSpec
@@ -208,6 +209,7 @@ def _model(config: Any, depth: int) -> Any:
     config.bos_token_id = config.eos_token_id = None  # texts end by their length
     config.pad_token_id = 0
     model = AutoModelForCausalLM.from_config(config).to("cuda" if torch.cuda.is_available() else "cpu")
+    fit_head_to_caches()
     return reads_rows_at_once(model)
 
 

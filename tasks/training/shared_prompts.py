@@ -36,6 +36,7 @@ def sharing_prompts(trainer_class: type, generates: bool, fast: bool, draft: Any
     """
     from apprentice.tasks.models.decoding import as_transformers, by_one_number
 
+    trl_internals.fit_head_to_caches()
     draws = by_one_number if fast else as_transformers
     generating = partial(generate_shared, draws=draws, draft=draft) if generates else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
@@ -43,6 +44,7 @@ def sharing_prompts(trainer_class: type, generates: bool, fast: bool, draft: Any
 
 def sharing_rows(trainer_class: Any) -> type:
     """The SFTTrainer class, which shares what rows begin with."""
+    trl_internals.fit_head_to_caches()
 
     class SharingRows(trainer_class):
         def compute_loss(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
@@ -57,7 +59,10 @@ def forward_rows(model: Any) -> Callable[..., Any]:
     """The model's forward pass for TRL's SFT loss; its output covers what follows the common prefix."""
     from transformers.cache_utils import DynamicCache
 
-    from apprentice.tasks.models.shared_prefix import SHORTEST
+    from apprentice.tasks.models.shared_prefix import ATTENTION, SHORTEST
+
+    if trl_internals.attention_of(_inner(model)) != ATTENTION:
+        _inner(model).set_attn_implementation(ATTENTION)
 
     def forward(*, input_ids: Any, attention_mask: Any, labels: Any = None, **given: Any) -> Any:
         if labels is None or not (learned := (labels != IGNORED).any(dim=0).nonzero()).numel():

@@ -3,9 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from apprentice.tasks.models import shared_prefix
 from apprentice.tasks.models.checkpoints import load_model, save
@@ -51,7 +54,6 @@ def checkpoint(tmp_path_factory) -> Path:
 
 def written(to: Path, **config: Any) -> Path:
     """A model with two query heads for each key, whose texts differ from prompt to prompt."""
-    import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = build_tokenizer(TASKS["chain_sum"], ["1 + 1 =", "2 + 2 ="])
@@ -242,3 +244,46 @@ def test_what_was_written_ends_with_its_end_and_counts_in_every_turn(checkpoint)
     assert all(end not in ids[:-1] and (ids[-1] == end or len(ids) == TOKENS) for ids in written_ids)
     assert [each.completion_tokens for each in episodes] == [sum(map(len, ids)) for ids in zip(*turns, strict=True)]
     assert [each.prompt_tokens for each in episodes] == [2 * len(each.ids) for each in episodes]
+
+
+@pytest.mark.parametrize("heads", [pytest.param(3, id="keys of its own"), pytest.param(9, id="three share keys")])
+def test_gradients_by_products_are_those_of_sdpa_up_to_bf16(heads: int):
+    """Measured against fp32, where SDPA's own error in bf16 is the scale; a row of padding sees nothing."""
+    torch.manual_seed(0)
+    shapes = (2, heads, 7, 16), (2, 3, 40, 16), (2, 3, 40, 16)
+    exact = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    mask = torch.rand(2, 1, 7, 40) < 0.7
+    mask[1, :, 0] = False
+    module = SimpleNamespace(num_key_value_groups=heads // 3, is_causal=True)
+
+    def gradients(attend: Any, *given: Any) -> list[Any]:
+        out = attend(*given)
+        out = out if isinstance(out, torch.Tensor) else out[0]
+        seen = mask.any(dim=-1).transpose(1, 2).unsqueeze(-1)  # (rows, queries, 1, 1)
+        return [out * seen, *torch.autograd.grad((out.float() * seen).square().sum(), given[1:4])]
+
+    def rounded() -> list[Any]:
+        return [each.detach().bfloat16().requires_grad_() for each in exact]
+
+    wanted = gradients(sdpa_attention_forward, module, *exact, mask)
+    own = gradients(sdpa_attention_forward, module, *rounded(), mask)
+    given = rounded()
+    found = gradients(shared_prefix._attend, module, *given, mask)
+    for right, theirs, ours in zip(wanted, own, found, strict=True):
+        error = (ours.float() - right).norm() / right.norm()
+        assert error < 2 * (theirs.float() - right).norm() / right.norm() + 1e-3
+        assert ours.isfinite().all()
+
+
+def test_gradients_are_computed_by_products_in_bf16_alone_and_where_few_scores_are_kept(monkeypatch):
+    query, key = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16, requires_grad=True), torch.zeros(1, 2, 6, 8)
+    mask, quicker = torch.ones(1, 1, 4, 6, dtype=torch.bool), shared_prefix._is_quicker_by_products
+    assert quicker(query, key, mask, {})
+    assert not quicker(query.float(), key, mask, {})
+    with torch.autocast("cpu", torch.bfloat16):
+        assert quicker(query.float(), key, mask, {}), "which computes in bf16"
+    assert not quicker(query.detach(), key, mask, {})
+    assert not quicker(query, key, None, {})
+    assert not quicker(query, key, mask, {"dropout": 0.1})
+    monkeypatch.setattr(shared_prefix, "FEW", 47)
+    assert not quicker(query, key, mask, {}), "2 heads × 4 × 6 scores"
