@@ -114,11 +114,16 @@ class Pipeline:
 
     def held_out(self, models: dict[str, Checkpoint]) -> Models[Evaluation]:
         """Evaluate models on the held-out questions; return the evaluations by model."""
-        recipe = self.recipe
+        recipe, plain = self.recipe, self.recipe.evaluate
         return Models(
             {
                 name: evaluate.titled(f"Evaluation of {name} in {{environment}}")(
-                    self.run, recipe.evaluate, model, recipe.environment, self.questions, self.seed
+                    self.run,
+                    plain.of_untrained() if name == ModelName.BASE else plain,
+                    model,
+                    recipe.environment,
+                    self.questions,
+                    self.seed,
                 )
                 for name, model in models.items()
             }

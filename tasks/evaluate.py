@@ -159,7 +159,7 @@ def evaluation_journal(
     Args:
         before: Episodes of the same model under other windows; what it has played is not played again.
     """
-    rows = used_questions(context.fetch(questions), Purpose.EVALUATE)
+    rows = used_questions(context.fetch(questions), Purpose.EVALUATE)[: spec.questions]
     plays = plays_of(rows, spec.samples)
     initial_settings = {"evaluate": spec.in_key(), "plays": len(plays)}
     with journal(context.scratch, initial_settings, announce.warn, numbered_by="place") as kept:

@@ -225,11 +225,9 @@ def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[
 
 def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
     """Questions, by the place of their first sample, on which the environment failed in every sample of every model."""
-    by_model = []
-    for records in models:
-        answered = {record.place - record.sample for record in records if not record.broken}
-        by_model.append({record.place - record.sample for record in records} - answered)
-    return set.intersection(*by_model) if by_model else set()
+    records = [record for each in models for record in each]
+    answered = {record.place - record.sample for record in records if not record.broken}
+    return {record.place - record.sample for record in records} - answered
 
 
 LABELS: dict[str, str] = {ModelName.CONTROL: "SFT to its best"}
@@ -272,7 +270,10 @@ def correct(comparisons: list[dict[str, Any]]) -> None:
 
 
 def compare(before: list[EvaluatedEpisode], after: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
-    """The paired difference of a metric. Raises ValueError when the questions are not the same."""
+    """The paired difference of a metric on the questions that both were asked. Raises ValueError when these are not the
+    first ones of each."""
+    asked = min(len(before), len(after))
+    before, after = before[:asked], after[:asked]
     if [record.question for record in before] != [record.question for record in after]:
         raise ValueError("the two models were not asked the same questions")
     return {"metric": metric} | paired_difference(per_question(before, metric), per_question(after, metric))

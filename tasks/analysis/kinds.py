@@ -116,11 +116,13 @@ Episodes = dict[str, list[EvaluatedEpisode]]
 
 
 def slices(episodes: Episodes) -> list[dict[str, Any]]:
-    """One row per slice, a name and a kind: the number of questions, and each model's accuracy with its interval.
+    """One row per slice, a name and a kind: the number of questions, and the accuracy with its interval of each model
+    that was asked all of them.
 
     The names are the environment's (terms, digits, sign, …), and the number of turns of the last model.
     """
-    values = {name: answers_of(records) for name, records in episodes.items()}
+    most = max(map(len, episodes.values()))
+    values = {name: answers_of(records) for name, records in episodes.items() if len(records) == most}
     rows = []
     for (slice_name, kind), places in places_of_slices(episodes).items():
         models = {}

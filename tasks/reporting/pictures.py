@@ -67,6 +67,7 @@ def rates(models: dict[str, Any], titles: dict[str, str], to: Path) -> Path:
 def rates_by_kind(rows: list[dict[str, Any]], titles: dict[str, str], to: Path) -> Path:
     """A panel for each slice name, a group of bars for each kind, a bar for each model with its interval."""
     slice_names = list(dict.fromkeys(row["trait"] for row in rows))
+    titles = {name: title for name, title in titles.items() if name in rows[0]["models"]}
     figure, axes = _figure(len(slice_names))
     for axis, slice_name in zip(axes, slice_names, strict=True):
         kinds = [row for row in rows if row["trait"] == slice_name]

@@ -369,6 +369,9 @@ class EvaluateSpec(Spec):
     questions: int = Field(default=400, ge=1)
     """Distinct held-out questions. At 50% accuracy, 400 resolve a difference of about 7 points and 1,000 one of about
     4."""
+    base_questions: int | None = Field(default=None, ge=1, json_schema_extra=OPERATIONAL)
+    """How many of them the untrained student answers, the first ones: it writes to its limit on each, and its rate is
+    clear soon. What is trained is compared with it on these. Default: all."""
     decoding: Literal["greedy", "sampled"] = "greedy"
     """`sampled`: sample at `temperature`; `greedy`: take the most likely token."""
     temperature: float = Field(default=1.0, gt=0.0)
@@ -408,6 +411,10 @@ class EvaluateSpec(Spec):
         if questions is None or questions >= self.questions:
             return self
         return self.model_copy(update={"decoding": "sampled"})
+
+    def of_untrained(self) -> "EvaluateSpec":
+        """Return how the untrained student is evaluated."""
+        return self.model_copy(update={"questions": min(self.base_questions or self.questions, self.questions)})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> "EvaluateSpec":

@@ -185,11 +185,11 @@ def of_stages(
         trainings: By label, what predicts each.
     """
     found = {label: predict(student) for label, predict in trainings.items()}
-    answers = partial(of_answers, evaluation, evaluation.questions, student)
-    most = evaluation.max_new_tokens + student.texts.thought
-    found |= {f"{evaluation.questions:,} answers": answers(student.texts.longest(most))}
+    most, untrained = evaluation.max_new_tokens + student.texts.thought, evaluation.of_untrained().questions
+    longest = student.texts.longest(most)
+    found |= {f"{evaluation.questions:,} answers": of_answers(evaluation, evaluation.questions, student, longest)}
     # it does not know when to end
-    return found | {"as many of the untrained student up to": answers(most)}
+    return found | {f"{untrained:,} of the untrained student up to": of_answers(evaluation, untrained, student, most)}
 
 
 def held(spec: TrainerSpec, student: Student) -> float:

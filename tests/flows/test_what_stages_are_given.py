@@ -55,6 +55,7 @@ EVERYBODY = [
     "sft.epochs=1",
     "grpo.temperature=0.7",
     "evaluate.decoding=sampled",
+    "evaluate.base_questions=15",
     "evaluate.temperature=0.3",
     "guards=[{name: longer-words, environment: {name: reasoning_gym, settings: {dataset: spell_backward, config: "
     "{min_word_len: 6, max_word_len: 7}}}, questions: 20, max_new_tokens: 12}]",
@@ -175,6 +176,7 @@ PLAYED = EvaluateSpec(questions=60, samples=2, decoding="sampled", temperature=0
         ("SFT to its best", "spec", lambda recipe: recipe.sft.to_its_best()),
         ("GRPO", "spec", section("grpo")),
         (f"Evaluation of sft {IN}", "spec", section("evaluate")),
+        (f"Evaluation of base {IN}", "spec", lambda recipe: recipe.evaluate.model_copy(update={"questions": 15})),
         (f"{REGRESSION}: sft", "spec", as_regression),
         (f"Tries of the student {IN}", "spec", lambda _: PLAYED),
         (TEACHER, "teacher", section("teacher")),

@@ -92,8 +92,14 @@ def test_where_grpo_did_not_start_the_control_is_compared_with_sft():
 
 
 def test_models_that_were_asked_other_questions_are_not_compared():
+    other = [record.model_copy(update={"question": "Another?"}) for record in episodes([1.0] * 3)]
     with pytest.raises(ValueError, match="not asked the same questions"):
-        compare(episodes([1.0] * 3), episodes([1.0] * 4))
+        compare(episodes([1.0] * 3), other)
+
+
+def test_an_untrained_student_that_was_asked_fewer_is_compared_on_these():
+    found = comparisons_of({"base": [0.0] * 4, "sft": [1.0] * 3 + [0.0] * 7, "grpo": [1.0] * 5 + [0.0] * 5})
+    assert [each.delta for each in found] == [0.75, pytest.approx(0.2)]
 
 
 def sampled(rewards: list[list[float]]) -> list:

@@ -32,6 +32,11 @@ def test_partial_credit_is_not_right_in_a_slice_either():
     assert by_sign == {"negative": 0.0, "positive": 1.0}
 
 
+def test_a_model_that_was_asked_fewer_questions_has_no_share_of_a_slice():
+    rows = slices({"base": with_slices([0.0] * 4), "sft": with_slices([0.0] * 10), "grpo": with_slices([1.0] * 10)})
+    assert {tuple(row["models"]) for row in rows} == {("sft", "grpo")}
+
+
 def test_rare_kinds_are_put_together_and_a_trait_of_one_kind_is_none():
     rows = slices({"grpo": with_slices([1.0] * 10)})
     assert [row["kind"] for row in rows if row["trait"] == "terms"][-1] == "others"
