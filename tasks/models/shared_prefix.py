@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -30,8 +31,9 @@ NEED_WHOLE_PROMPTS = {
 """Settings of `generate` that read all tokens so far or need a cache of their own, by the value that turns them off."""
 
 
-FEW = 2**23
-"""Scores of a layer up to which a CPU computes their gradients by products of matrices: 50 MB of them are kept."""
+CACHED, FEW = 2**21, 2**23
+"""Scores of a layer that a CPU's caches hold, and those that it keeps for the backward pass, in 50 MB; with more, they
+are computed again there."""
 
 
 class SharedPrefix:
@@ -179,7 +181,10 @@ def _attend(
         if layer is not None and plain and given.get("position_bias") is None:
             layer.split()
         if plain and _is_quicker_by_products(query, key, attention_mask, given):
-            return _by_products(query, key, value, attention_mask, scaling), None
+            inputs = query, key, value, attention_mask, scaling
+            if query.shape[:3].numel() * key.shape[2] <= FEW:
+                return _by_products(*inputs), None
+            return checkpoint(_by_products, *inputs, use_reentrant=False, preserve_rng_state=False), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
     prefix_keys, prefix_values = (each[0] for each in layer.prefix)  # heads, prefix, size
     (rows, heads, new, size), shared = query.shape, prefix_keys.shape[1]
@@ -196,17 +201,21 @@ def _attend(
 
 def _is_quicker_by_products(query: Any, key: Any, attention_mask: Any, given: dict[str, Any]) -> bool:
     """Whether SDPA's backward pass takes several times as long: with a mask in bf16 on a CPU it does."""
-    scores = query.shape[:3].numel() * key.shape[2]
+    of_a_row = query.shape[1:3].numel() * key.shape[2]
     learns = query.requires_grad and not given.get("dropout") and given.get("position_bias") is None
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     here = (device, dtype) == ("cpu", torch.bfloat16)
-    return learns and here and attention_mask is not None and scores <= FEW
+    return learns and here and attention_mask is not None and of_a_row <= FEW
 
 
 def _by_products(query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None) -> Any:
-    """What SDPA computes, with the softmax in fp32; the keys of several heads are not repeated for each of them."""
+    """What SDPA computes, with the softmax in fp32, a few rows at a time; keys that heads share are not repeated."""
     rows, heads, new, size = query.shape
+    together = max(CACHED // (heads * new * key.shape[2]), 1)
+    if together < rows:
+        parts = zip(*(each.split(together) for each in (query, key, value, attention_mask)), strict=True)
+        return torch.cat([_by_products(*part, scaling) for part in parts])
     query = query.reshape(rows, key.shape[1], -1, size) * (scaling or size**-0.5)
     scores = query @ key.transpose(2, 3)
     unseen = ~attention_mask.repeat(1, 1, query.shape[2] // new, 1)

@@ -246,9 +246,21 @@ def test_what_was_written_ends_with_its_end_and_counts_in_every_turn(checkpoint)
     assert [each.prompt_tokens for each in episodes] == [2 * len(each.ids) for each in episodes]
 
 
-@pytest.mark.parametrize("heads", [pytest.param(3, id="keys of its own"), pytest.param(9, id="three share keys")])
-def test_gradients_by_products_are_those_of_sdpa_up_to_bf16(heads: int):
+@pytest.mark.parametrize(
+    ("heads", "limits"),
+    [
+        pytest.param(3, {}, id="keys of its own"),
+        pytest.param(9, {}, id="three share keys"),
+        pytest.param(9, {"CACHED": 1}, id="row by row"),
+        pytest.param(9, {"CACHED": 1, "FEW": 9 * 7 * 40}, id="computed again in the backward pass"),
+    ],
+)
+def test_gradients_by_products_are_those_of_sdpa_up_to_bf16(
+    heads: int, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+):
     """Measured against fp32, where SDPA's own error in bf16 is the scale; a row of padding sees nothing."""
+    for name, value in limits.items():
+        monkeypatch.setattr(shared_prefix, name, value)
     torch.manual_seed(0)
     shapes = (2, heads, 7, 16), (2, 3, 40, 16), (2, 3, 40, 16)
     exact = [torch.randn(shape, requires_grad=True) for shape in shapes]
@@ -286,4 +298,4 @@ def test_gradients_are_computed_by_products_in_bf16_alone_and_where_few_scores_a
     assert not quicker(query, key, None, {})
     assert not quicker(query, key, mask, {"dropout": 0.1})
     monkeypatch.setattr(shared_prefix, "FEW", 47)
-    assert not quicker(query, key, mask, {}), "2 heads × 4 × 6 scores"
+    assert not quicker(query, key, mask, {}), "2 heads × 4 × 6 scores a row"
