@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from apprentice.tasks.analysis.comparison import clustered_interval, compare, percent, rate
+from apprentice.tasks.analysis.comparison import clustered_interval, compare, percent, rate, wilson
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.thinking import THOUGHT
 
@@ -17,6 +17,8 @@ BUDGETS = (0.0, 0.25, 0.5)
 """Parts of a thought's budget at which a model is evaluated besides the whole."""
 VOTE = "vote"
 """The name of the evaluation in several samples, beside those of the budgets."""
+SWAPPED, SWAPPED_QUESTIONS = "swapped", 50
+"""The name of the evaluation with other questions' thoughts, and on how many."""
 
 
 def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[EvaluatedEpisode]) -> dict[str, Any]:
@@ -27,8 +29,10 @@ def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[
         whole: The same model's episodes with its whole budget.
     """
     found: dict[str, Any] = {}
-    if budgets := {float(name): records for name, records in played.items() if name != VOTE}:
+    if budgets := {float(name): records for name, records in played.items() if name not in (VOTE, SWAPPED)}:
         found["budgets"] = budget_rows(budgets | {1.0: whole})
+    if SWAPPED in played:
+        found[SWAPPED] = swapped_row(played[SWAPPED], whole)
     return found | ({VOTE: vote_row(played[VOTE])} if VOTE in played else {})
 
 
@@ -53,6 +57,20 @@ def budget_rows(played: Mapping[float, list[EvaluatedEpisode]]) -> list[dict[str
         for share in shares
         for found in [rate(played[share])]
     ]
+
+
+def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) -> dict[str, Any]:
+    """How many answers stay the same with another question's thought: where most do, thoughts do not matter.
+
+    Raises ValueError where the questions are not the first ones of `whole`.
+    """
+    own = whole[: len(swapped)]
+    if [record.question for record in swapped] != [record.question for record in own]:
+        raise ValueError("the answers with other thoughts are of other questions")
+    stays = [_handed_in(one) == _handed_in(other) for one, other in zip(own, swapped, strict=True)]
+    return {"n": len(stays), "stays": fmean(stays), "ci": wilson(sum(stays), len(stays))} | {
+        "accuracy": fmean(record.is_right for record in swapped)
+    }
 
 
 def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:
@@ -86,6 +104,10 @@ def shown_rows(thoughts: Mapping[str, Any]) -> list[dict[str, str]]:
                 "to no thought": gain,
             }
         )
+    if swapped := thoughts.get(SWAPPED):
+        stays = f"{percent(swapped['stays'], swapped['ci'])} of {swapped['n']} answers stay the same"
+        found = {"accuracy": f"{swapped['accuracy']:.1%}", "tokens an answer": "–", "to no thought": stays}
+        rows.append({"budget of thought": "another question's thought", **found})
     if vote := thoughts.get("vote"):
         voted = f"majority of {vote['samples']} samples"
         found = {"accuracy": percent(vote["accuracy"], vote["ci"]), "tokens an answer": f"{vote['tokens']:.1f}"}

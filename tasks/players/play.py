@@ -310,8 +310,10 @@ class LocalModel:
         thinking = thinking_of(self._tokenizer) if protocol.name == "parity" else None
         self._answer = protocol.tokens(spec.max_new_tokens)
         self._budget = None  # tokens after which a thought is ended; None for no end but its own
-        if thinking and spec.thought_budget is not None:
-            self._budget = round(thinking.max_tokens * spec.thought_budget)
+        if thinking and (spec.thought_budget is not None or spec.swapped_thoughts):
+            share = 1.0 if spec.thought_budget is None else spec.thought_budget
+            self._budget = round(thinking.max_tokens * share)
+        self._swaps = spec.swapped_thoughts
         self._generation, self._one_by_one = (
             GenerationConfig(
                 max_new_tokens=self._answer + (thinking.max_tokens if thinking else 0),
@@ -386,7 +388,7 @@ class LocalModel:
             return self._written(ahead, [episodes[place] for place in places], most, " answer" if answers else "")
 
         tools = [episode.tools for episode in episodes]
-        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer)
+        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer, self._swaps)
 
     def _drafts(self, episodes: Sequence[Episode]) -> Drafts:
         """Of all tools of a batch: a mixture's parts have their own."""

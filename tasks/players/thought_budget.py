@@ -50,13 +50,27 @@ def _common(tokenizer: Any, tools: list[dict[str, Any]], thought: str) -> list[i
 
 
 def within_budget(
-    generate: Generate, tokenizer: Any, prompts: Ids, tools: list[list[dict[str, Any]]], budget: int, answer: int
+    generate: Generate,
+    tokenizer: Any,
+    prompts: Ids,
+    tools: list[list[dict[str, Any]]],
+    budget: int,
+    answer: int,
+    swapped: bool = False,
 ) -> Ids:
-    """The turns, each with at most `budget` tokens of thought, and at most `answer` tokens after it."""
+    """The turns, each with at most `budget` tokens of thought, and at most `answer` tokens after it.
+
+    Args:
+        swapped: Whether each prompt gets the next one's thought in place of its own.
+    """
     names = [json.dumps(each) for each in tools]
     known = {name: forced_call(tokenizer, each) for name, each in dict(zip(names, tools, strict=True)).items()}
     forced = [known[name] for name in names]
-    if budget == 0:
+    if swapped:
+        written = generate(prompts, budget, range(len(prompts)), False)
+        thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, forced, strict=True)]
+        turns = [thought + each.after for thought, each in zip([*thoughts[1:], thoughts[0]], forced, strict=True)]
+    elif budget == 0:
         turns = [list(each.at_once) for each in forced]
     else:
         turns = generate(prompts, budget, range(len(prompts)), False)
@@ -69,6 +83,12 @@ def within_budget(
     for place, rest in zip(open_, rests, strict=True):
         turns[place] += rest
     return turns
+
+
+def _thought(tokenizer: Any, turn: list[int], forced: Forced) -> list[int]:
+    """The tokens before a turn's call, or before its end."""
+    text = tokenizer.decode([token for token in turn if token not in chat_format(tokenizer).ends])
+    return tokenizer.encode(text.partition(forced.begun)[0].rstrip("\n"), add_special_tokens=False)
 
 
 def _has_ended(tokenizer: Any, turn: list[int], forced: Forced) -> bool:

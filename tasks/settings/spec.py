@@ -395,9 +395,12 @@ class EvaluateSpec(Spec):
     thought_budget: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
     """Share of `student.thinking.max_tokens` after which a thought is ended and the call is begun for the model. 0: no
     thought. Default: the model ends its thoughts itself."""
+    swapped_thoughts: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
+    """Give each answer another question's thought, that of the next in its batch: who reads it answers otherwise."""
     thinking: bool = Field(default=False, json_schema_extra=OPERATIONAL)
-    """Also evaluate the last model with 0, 25 and 50% of its budget of thought. The report shows what thoughts are
-    worth: accuracy and tokens at each budget, and the paired difference to no thought."""
+    """Also evaluate the last model with 0, 25 and 50% of its budget of thought, and on 50 questions with another
+    question's thought. The report shows what thoughts are worth: accuracy and tokens at each budget, the paired
+    difference to no thought, and how many answers stay the same with another's thought."""
     vote: int = Field(default=1, ge=1, le=64, json_schema_extra=OPERATIONAL)
     """Also sample so many answers of the last model to each question, and report the accuracy of their majority with
     its tokens. 1: off."""

@@ -274,7 +274,7 @@ def evaluated(
         play.LocalModel, "_written", lambda self, prompts, episodes, most, part="": script.generate(prompts, most)
     )
     spec = EvaluateSpec(questions=4, max_new_tokens=48, batch_size=4, **given)
-    name = f"evaluate-{given.get('thought_budget', 'free')}"
+    name = f"evaluate-{'-'.join(map(str, given.values()))}"
     own = stages.context(name)
     counts = evaluate.body(own, spec, stages.sft, TASK, stages.questions, 0)
     found = stages.work.store.publish(Evaluation, name, own.out, counts, {})
@@ -314,6 +314,18 @@ def test_a_thought_that_ends_before_its_budget_is_as_it_would_be(stages: Stages,
     assert [record.messages[2][THOUGHT] for record in whole] == [
         working.chain_sum(record.question, None)[0] for record in whole
     ]
+
+
+def test_every_answer_follows_another_questions_thought_where_they_are_swapped(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+):
+    records, most = evaluated(stages, monkeypatch, swapped_thoughts=True)
+    assert most == [ROOM, 48]
+    own = [working.chain_sum(record.question, None)[0] for record in records]
+    found = [record.messages[2][THOUGHT] for record in records]
+    assert sorted(found) == sorted(own)
+    assert all(one != other for one, other in zip(own, found, strict=True))
+    assert [(record.valid, record.is_right) for record in records] == [(True, False)] * 4
 
 
 def test_the_prompt_of_every_stage_is_the_same(stages: Stages, monkeypatch: pytest.MonkeyPatch):

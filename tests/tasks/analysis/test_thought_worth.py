@@ -50,6 +50,17 @@ def test_a_majority_of_samples_counts_with_the_tokens_of_all():
     assert shown_rows({"vote": found})[0]["budget of thought"] == "majority of 3 samples"
 
 
+def test_answers_that_stay_with_another_thought_are_counted_on_the_questions_that_were_asked_so():
+    whole = [answered(n, 0, answer, 1.0) for n, answer in enumerate(("7", "8", "9", "1"))]
+    swapped = [answered(n, 0, answer, reward) for n, (answer, reward) in enumerate([("7", 1.0), ("7", 0.0)])]
+    found = worth_of_thoughts({"swapped": swapped}, whole)["swapped"]
+    assert (found["n"], found["stays"], found["accuracy"]) == (2, 0.5, 0.5)
+    (row,) = shown_rows({"swapped": found})
+    assert row["to no thought"].endswith("of 2 answers stay the same")
+    with pytest.raises(ValueError, match="other questions"):
+        worth_of_thoughts({"swapped": swapped[::-1]}, whole)
+
+
 def test_without_such_evaluations_there_is_nothing_to_show():
     assert worth_of_thoughts({}, episodes([1.0])) == {}
     assert shown_rows({}) == []
