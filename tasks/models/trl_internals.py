@@ -15,13 +15,11 @@ from typing import Any, Protocol
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
 Ids = list[list[int]]
-Generated = tuple[Ids, Any]
-"""Token ids, and their log-probabilities or None."""
+Generated = tuple[Ids, Any]  # token ids, and their log-probabilities or None
 
 
 def tokenizer_of(trainer: Any) -> Any:
-    """trl `GRPOTrainer._tokenizer`: the tokenizer within a processor. Without it, a multimodal processing class would
-    render other ids than TRL does."""
+    """trl `GRPOTrainer._tokenizer`: the tokenizer within a multimodal processor, which would render other ids."""
     return trainer._tokenizer
 
 
@@ -57,8 +55,7 @@ def _reply_ids(processing_class: Any, tokenizer: Any, template: str | None, repl
 
 
 def load_weights(trainer: Any, checkpoint: Path) -> None:
-    """transformers `Trainer._load_from_checkpoint`: loads the weights only, also of wrapped or sharded models. The
-    public method resumes a training."""
+    """transformers `Trainer._load_from_checkpoint`: weights only, wrapped or sharded; the public method resumes."""
     trainer._load_from_checkpoint(str(checkpoint))
 
 
@@ -74,8 +71,7 @@ def forget_loss(trainer: Any) -> None:
 
 
 def on_one_gpu(config: Any) -> Any:
-    """transformers `TrainingArguments._n_gpu`: limits one process to one GPU. Without it, a batch is split over all
-    visible GPUs, which TRL does not support. Use `processes` for several GPUs."""
+    """transformers `TrainingArguments._n_gpu`: one GPU a process. TRL does not support a batch that is split."""
     if config.world_size == 1 and config.n_gpu > 1:
         config._n_gpu = 1
     return config
@@ -94,8 +90,7 @@ def fuse_head(model: Any) -> None:
 
 
 def fit_head_to_caches() -> None:
-    """trl `_CHUNKED_LOGPROB_CHUNK_SIZE`: columns of the vocabulary that a fused head has at once. All that it does with
-    32,768 goes through a CPU's memory; 4,096 stay in its caches, which takes half as long."""
+    """trl `_CHUNKED_LOGPROB_CHUNK_SIZE`: a fused head's columns at once. A CPU's caches do not hold 32,768."""
     import torch
     from trl.trainer import utils
 
@@ -109,8 +104,14 @@ def show_schemas(trainer: Any) -> None:
     trainer._env_tools = {name: tools[0].__self__.schemas for name, tools in trainer._env_tools.items()}
 
 
-PARSERS = ("response_template", "response_schema")
-"""Where transformers keeps a tokenizer's parser of completions."""
+def online_trainer() -> type:
+    """TRL's trainer of GRPO as it is."""
+    from trl import GRPOTrainer
+
+    return GRPOTrainer
+
+
+PARSERS = "response_template", "response_schema"  # where transformers keeps a tokenizer's parser of completions
 
 
 def episode_trainer(begin: Callable[[Any], None], play: Callable[..., Any]) -> type:
@@ -336,11 +337,10 @@ def _as_generated(rollouts: list[tuple[Any, ...]]) -> tuple[list[Any], tuple[Any
 
 
 WITH_SIGNAL = "with_signal"  # the prefix of metrics over the completions that a step learned from
-OF_TOKENS = (
+OF_TOKENS = (  # TRL's tensors with a column for each token of a completion; the last one may have a single column
     *("completion_ids", "completion_mask", "tool_mask"),
     *("old_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio"),
 )
-"""TRL's tensors with a column for each token of a completion; the last one may have a single column."""
 
 
 def skipping_trainer(

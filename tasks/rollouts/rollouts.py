@@ -264,8 +264,6 @@ def by_factory(instance: Player, rollouts: LiveRollouts) -> tuple[type, dict[str
 
 def by_rollout_func(instance: Player, rollouts: LiveRollouts) -> tuple[type, dict[str, Any]]:
     """TRL's trainer and its arguments; our rollout function renders the prompts, plays, and masks the tool replies."""
-    from trl import GRPOTrainer
-
     turns = instance.max_turns
 
     def rollout(prompts: list[list[Message]], trainer: Any) -> dict[str, Any]:
@@ -288,7 +286,7 @@ def by_rollout_func(instance: Player, rollouts: LiveRollouts) -> tuple[type, dic
             "question": [row["question"] for row in rows],
         }
 
-    return GRPOTrainer, {"rollout_func": rollout}
+    return trl_internals.online_trainer(), {"rollout_func": rollout}
 
 
 ROLLOUT_MODES: dict[str, Callable[[Player, LiveRollouts], tuple[type, dict[str, Any]]]] = {

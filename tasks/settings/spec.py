@@ -367,11 +367,9 @@ class EvaluateSpec(Spec):
     section: ClassVar[str] = "evaluate"
 
     questions: int = Field(default=400, ge=1)
-    """Distinct held-out questions. At 50% accuracy, 400 resolve a difference of about 7 points and 1,000 one of about
-    4."""
+    """Distinct held-out questions. At 50% accuracy, 400 resolve a difference of about 7 points, 1,000 of about 4."""
     base_questions: int | None = Field(default=None, ge=1, json_schema_extra=OPERATIONAL)
-    """How many of them the untrained student answers, the first ones: it writes to its limit on each, and its rate is
-    clear soon. What is trained is compared with it on these. Default: all."""
+    """How many of them, the first ones, the untrained student answers; it is compared on these. Default: all."""
     decoding: Literal["greedy", "sampled"] = "greedy"
     """`sampled`: sample at `temperature`; `greedy`: take the most likely token."""
     temperature: float = Field(default=1.0, gt=0.0)
@@ -381,29 +379,24 @@ class EvaluateSpec(Spec):
     batch_size: int = Field(default=64, ge=1, json_schema_extra=OPERATIONAL)
     """Episodes generated together, each with its own session."""
     max_failed: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=OPERATIONAL)
-    """Share of episodes on which the environment may fail, after one retry each. Above it the stage stops and can be
-    resumed."""
+    """Share of episodes on which the environment may fail, after a retry each. Above it the stage stops; it resumes."""
     bf16: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
-    """Generate with weights and cache rounded to bf16; the checkpoint keeps fp32. `precision` sets it with the
-    trainings'."""
+    """Generate with weights and cache in bf16; the checkpoint keeps fp32. `precision` sets it with the trainings'."""
     samples: int = Field(default=1, ge=1)
     """Completions per question; more than one needs `sampled` and gives pass@k."""
     protocol: Literal["parity", "tutorial"] = "parity"
     """`parity`: prompt and parser of training. `tutorial`: the evaluation as the public SFT tutorial prints it, only
     for comparison with its figures."""
-
     thought_budget: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
     """Share of `student.thinking.max_tokens` after which a thought is ended and the call is begun for the model. 0: no
     thought. Default: the model ends its thoughts itself."""
     swapped_thoughts: bool = Field(default=False, json_schema_extra=WHEN_GIVEN)
     """Give each answer another question's thought, that of the next in its batch: who reads it answers otherwise."""
     thinking: bool = Field(default=False, json_schema_extra=OPERATIONAL)
-    """Also evaluate the last model with 0, 25 and 50% of its budget of thought, and on 50 questions with another
-    question's thought. The report shows what thoughts are worth: accuracy and tokens at each budget, the paired
-    difference to no thought, and how many answers stay the same with another's thought."""
+    """Also evaluate the last model with 0, 25 and 50% of its budget of thought, and on 50 questions with another's
+    thought. The report shows accuracy and tokens at each, the difference to no thought, and how many answers stay."""
     vote: int = Field(default=1, ge=1, le=64, json_schema_extra=OPERATIONAL)
-    """Also sample so many answers of the last model to each question, and report the accuracy of their majority with
-    its tokens. 1: off."""
+    """Also sample so many answers of the last model to each question; report their majority and its tokens. 1: off."""
 
     def sampled_where_repeated(self, questions: int | None) -> "EvaluateSpec":
         """Return how a model is evaluated where there are so many questions: it samples if it is asked one repeatedly.
