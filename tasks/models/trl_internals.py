@@ -396,12 +396,12 @@ def skipping_trainer(
 def sharing_trainer(
     trainer_class: Any,
     can_share: Callable[[Any], bool],
-    generating: Callable[[Any, Ids], AbstractContextManager[None]] | None,
+    generating: Callable[..., AbstractContextManager[None]] | None,
     forward: Callable[[Any, int], Callable[..., Any]],
 ) -> type:
     """A trainer that computes shared prompts once: trl `_generate_single_turn`, `_get_per_token_logps_and_entropies`.
 
-    Where `can_share(trainer)`: `generating(model, prompts)` is entered while TRL generates, None for other engines;
+    Where `can_share(trainer)`: `generating(model, prompts, step=)` is entered while TRL generates, None for other ones;
     `forward(model, completion columns)` takes the model's place for TRL's log-probabilities.
     """
 
@@ -409,7 +409,7 @@ def sharing_trainer(
         def _generate_single_turn(self, prompt_ids: Any, *given: Any, **named: Any) -> Any:
             if generating is None or not can_share(self):
                 return super()._generate_single_turn(prompt_ids, *given, **named)
-            with generating(self.model, prompt_ids):
+            with generating(self.model, prompt_ids, step=self.state.global_step):
                 return super()._generate_single_turn(prompt_ids, *given, **named)
 
         def _get_per_token_logps_and_entropies(

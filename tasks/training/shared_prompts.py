@@ -38,7 +38,8 @@ def sharing_prompts(trainer_class: type, generates: bool, fast: bool, draft: Any
 
     trl_internals.fit_head_to_caches()
     draws = by_one_number if fast else as_transformers
-    generating = partial(generate_shared, draws=draws, draft=draft) if generates else None
+    kept = KeptPrefix()
+    generating = partial(generate_shared, draws=draws, draft=draft, kept=kept) if generates else None
     return trl_internals.sharing_trainer(trainer_class, can_share, generating, forward_shared)
 
 
@@ -126,27 +127,48 @@ def _inner(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+class KeptPrefix:
+    """What the prompts of a step begin with, while its weights are the same: a step samples in several rounds."""
+
+    def __init__(self):
+        self._prefix: Any = None
+        self._step: int | None = None
+
+    def of(self, model: Any, generation_config: Any, step: int | None) -> Any:
+        """The `SharedPrefix` of this step; a new one where it is another one, or None."""
+        from apprentice.tasks.models.shared_prefix import SharedPrefix
+
+        if self._prefix is None or step is None or step != self._step:
+            self._prefix, self._step = SharedPrefix(model, generation_config), step
+        return self._prefix
+
+
 @contextmanager
 def generate_shared(
-    model: Any, prompts: list[list[int]], draws: Callable[[int], Any], draft: Any = None
+    model: Any,
+    prompts: list[list[int]],
+    draws: Callable[[int], Any],
+    draft: Any = None,
+    kept: KeptPrefix | None = None,
+    step: int | None = None,
 ) -> Iterator[None]:
     """Within it the model's `generate` computes each token of these prompts, its next inputs, and of what follows once.
 
     Args:
         draws: How so many rows take their tokens where they are sampled, as of `decoding`.
         draft: As `decoding` takes it.
+        kept: Keeps the prefix for other rounds of `step`.
     """
     import torch
 
     from apprentice.tasks.models.decoding import decode, one_by_one
-    from apprentice.tasks.models.shared_prefix import SharedPrefix
 
-    model = _inner(model)
+    model, kept = _inner(model), kept or KeptPrefix()
     generate = model.generate
 
     def generating(*, input_ids: Any, attention_mask: Any, generation_config: Any, **given: Any) -> Any:
         given["generation_config"] = generation_config
-        cache = SharedPrefix(model, generation_config).cache(prompts, generation_config.max_new_tokens)
+        cache = kept.of(model, generation_config, step).cache(prompts, generation_config.max_new_tokens)
         if cache is None:
             return generate(input_ids=input_ids, attention_mask=attention_mask, **given)
         known = cache.get_seq_length()

@@ -13,7 +13,7 @@ from apprentice.tasks.models.decoding import as_transformers
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec
-from apprentice.tasks.training.shared_prompts import generate_shared, sharing_prompts
+from apprentice.tasks.training.shared_prompts import KeptPrefix, generate_shared, sharing_prompts
 
 BEGINNING = "Count the letters of this text, and say how many there are: "
 """One token a letter, in every prompt."""
@@ -250,3 +250,32 @@ def test_attention_of_another_kind_generates_the_same(family: str):
     for draft in (None, Drafts(rows).after, lambda _, most: [7] * min(most, 3)):
         with generate_shared(model, prompts, as_transformers, draft):
             assert model.generate(**given).tolist() == plain
+
+
+def test_the_rounds_of_a_step_compute_what_their_prompts_begin_with_once():
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = AutoConfig.for_model(
+        "llama", vocab_size=64, num_key_value_heads=2, eos_token_id=63, pad_token_id=0, **sizes
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    beginning, computed = torch.randint(2, 60, (40,)).tolist(), list[int]()
+    model.base_model.register_forward_pre_hook(
+        lambda _, __, named: computed.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    settings, kept = GenerationConfig(max_new_tokens=1, do_sample=False, eos_token_id=63, pad_token_id=0), KeptPrefix()
+
+    def round_of(step: int, *rests: int) -> int:
+        prompts = [[*beginning, *range(3, 3 + rest)] for rest in rests]
+        width, before = max(map(len, prompts)), sum(computed)
+        ids = torch.tensor([[0] * (width - len(each)) + each for each in prompts])
+        with generate_shared(model, prompts, as_transformers, None, kept, step):
+            model.generate(input_ids=ids, attention_mask=(ids > 0).long(), generation_config=settings)
+        return sum(computed) - before
+
+    alone, further = round_of(1, 2, 3), round_of(1, 2, 3)
+    assert alone - further == 41, "the 40 and one more: the last token of the shorter prompt names the first new one"
+    assert round_of(2, 2, 3) == alone, "other weights, other keys"
