@@ -61,7 +61,7 @@ def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
         whole |= SMALL
     else:
         whole["windows"] = {"collect": {"size": 330}, "grpo": {"size": 4000}, "evaluate": {"size": 1400}}
-        whole["sft"] |= {"epochs": 4}
+        whole["sft"] |= {"epochs": 4, "batch_size": 8, "learning_rate": 2.0e-4}
         whole["probe"] |= {"on_hopeless": "go_on"}
     whole["student"] |= {"thinking": THINKING[thinking]}
     whole["evaluate"] |= {"thinking": thinking != "off"}
