@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from apprentice.tasks.analysis.comparison import clustered_interval, compare, percent, rate, wilson
+from apprentice.tasks.analysis.comparison import clustered_interval, compare, interval_of, percent, rate
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.thinking import THOUGHT
 
@@ -68,7 +68,7 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
     if [record.question for record in swapped] != [record.question for record in own]:
         raise ValueError("the answers with other thoughts are of other questions")
     stays = [_handed_in(one) == _handed_in(other) for one, other in zip(own, swapped, strict=True)]
-    return {"n": len(stays), "stays": fmean(stays), "ci": wilson(sum(stays), len(stays))} | {
+    return {"n": len(stays), "stays": fmean(stays), "ci": interval_of(fmean(stays), len(stays))} | {
         "accuracy": fmean(record.is_right for record in swapped)
     }
 

@@ -214,8 +214,8 @@ def _by_products(query: Any, key: Any, value: Any, attention_mask: Any, scaling:
     rows, heads, new, size = query.shape
     together = max(CACHED // (heads * new * key.shape[2]), 1)
     if together < rows:
-        parts = zip(*(each.split(together) for each in (query, key, value, attention_mask)), strict=True)
-        return torch.cat([_by_products(*part, scaling) for part in parts])
+        q, k, v, seen = (each.split(together) for each in (query, key, value, attention_mask))
+        return torch.cat([_by_products(*part, scaling=scaling) for part in zip(q, k, v, seen, strict=True)])
     query = query.reshape(rows, key.shape[1], -1, size) * (scaling or size**-0.5)
     scores = query @ key.transpose(2, 3)
     unseen = ~attention_mask.repeat(1, 1, query.shape[2] // new, 1)

@@ -270,7 +270,7 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     look(pretrained(endpoint, echo, tmp_path), tmp_path)
     *_, last = said
     trainings = r"SFT about \d+ s and 2\.\d GB, GRPO about \d+ s and 2\.\d GB"
-    answers = r"40 answers about \d+ s, as many of the untrained student up to about \d+ s"
+    answers = r"40 answers about \d+ s, 40 of the untrained student up to about \d+ s"
     assert re.fullmatch(rf"Predicted for this machine: {trainings}, {answers}\.", last)
 
 

@@ -45,7 +45,7 @@ OF_AN_ENDPOINT = {
 OUT_OF_THE_KEY = {
     "CollectSpec": {"shards", "max_refused"},
     "CurriculumSpec": {"levels", "most_levels"},  # the mixture of these levels enters the key
-    "EvaluateSpec": {"batch_size", "max_failed", "thinking", "vote"},  # these ask for further evaluations
+    "EvaluateSpec": {"batch_size", "max_failed", "base_questions", "thinking", "vote"},  # what else is evaluated
     "GenerationSpec": {
         *("mode", "gpu_memory_utilization", "max_model_length", "tensor_parallel_size", "enable_sleep_mode"),
         *("server_base_url", "server_timeout", "group_port"),
