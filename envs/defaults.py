@@ -165,10 +165,13 @@ def import_page_when_needed() -> None:
         sys.modules.setdefault(PAGE, LazyPage(PAGE))
 
 
-def kept(name: str, key: str, find: Callable[[], float]) -> float:
+def kept(name: str, key: str, find: Callable[[], float], keeps: bool = True) -> float:
     """Return the number that `find` returned for this key once on this machine.
 
     Where the user's cache cannot be read or written, it is found again. What `find` raises is not kept.
+
+    Args:
+        keeps: Whether what is found now may be kept.
     """
     file = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "apprentice" / f"{name}.json"
     known: dict[str, float] = {}
@@ -179,6 +182,8 @@ def kept(name: str, key: str, find: Callable[[], float]) -> float:
         return known[key]
     found = find()
     with suppress(OSError):
+        if not keeps:
+            return found
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f"{file.name}.{os.getpid()}")
         beside.write_text(json.dumps(known | {key: found}))

@@ -386,7 +386,8 @@ def _predict(
     config, tokenizer = model
     if not forecast.can_be_measured(config, weights, [*specs.values()]):
         return
-    announce.say("Measuring this machine's speed, once for this model: a prediction follows.")
+    how = "beside other work, so that the next run measures again" if forecast.is_busy() else "once for this model"
+    announce.say(f"Measuring this machine's speed, {how}: a prediction follows.")
     known = _known_calls(seen, thinks=thinking_of(tokenizer) is not None)
     texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
     student = forecast.Student(config, weights, tokenizer, texts)

@@ -12,11 +12,12 @@ and the others differ in their last third, as calls of a tool do.
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from itertools import cycle, islice, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -139,7 +140,7 @@ class Student(NamedTuple):
         """What is measured with few layers, for all; once on this machine."""
         text = self.config.get_text_config()
         shape = json.dumps([text.to_diff_dict(), self.texts.lengths], sort_keys=True, default=str)
-        key = f"{this_torch()}, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
+        key = f"idle {this_torch()}, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
 
         def whole() -> float:
             for _ in range(TRIES):
@@ -148,7 +149,14 @@ class Student(NamedTuple):
                     return few + (more - few) / (DEPTHS[1] - DEPTHS[0]) * (text.num_hidden_layers - DEPTHS[0])
             raise RuntimeError(f"{DEPTHS[1]} layers took less than {DEPTHS[0]}: other work runs beside this")
 
-        return kept("forecast", key, whole)
+        return kept("forecast", key, whole, keeps=not is_busy())
+
+
+@cache
+def is_busy() -> bool:
+    """Whether other work ran on this machine when this process first asked: what is measured beside it is too long."""
+    cores = os.cpu_count() or 1
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores / 2
 
 
 class Forecast(NamedTuple):
@@ -268,7 +276,8 @@ def saving(spec: TrainerSpec, student: Student) -> float:
     """Seconds in which a checkpoint is written; one of adapters takes none to speak of."""
     if spec.lora:
         return 0.0
-    return SAVED * student.weights * kept("forecast", f"{this_torch()}, disk", _second_a_byte)
+    key = f"idle {this_torch()}, disk"
+    return SAVED * student.weights * kept("forecast", key, _second_a_byte, keeps=not is_busy())
 
 
 def _second_a_byte() -> float:

@@ -35,7 +35,7 @@ class Known(Student):
 @pytest.fixture
 def student(monkeypatch: pytest.MonkeyPatch) -> Student:
     monkeypatch.setattr(forecast, "_second_a_byte", lambda: 1.0 / forecast.SAVED / 10)
-    monkeypatch.setattr(forecast, "kept", lambda name, key, find: find())
+    monkeypatch.setattr(forecast, "kept", lambda name, key, find, keeps: find())
     return Known(config=None, weights=1, tokenizer=None, texts=TEXTS)
 
 
@@ -99,8 +99,9 @@ def test_a_training_holds_its_weights_four_times_and_what_a_pass_keeps(student: 
 
 @pytest.fixture
 def tiny(chain_sum: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Student:
-    """A student of eight layers, in a home without measurements."""
+    """A student of eight layers, in a home without measurements, on a machine without other work."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(forecast, "is_busy", lambda: False)
     questions = ["1 + 1 =", "20 + 2 ="]
     tokenizer = build_tokenizer(chain_sum, questions)
     config = tiny_model(tokenizer).config
@@ -204,6 +205,26 @@ def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
         of_answers(evaluation, 4, tiny, tokens=3)
     took |= {1: 1.0, 5: 5.0}
     assert of_answers(evaluation, 4, tiny, tokens=3).seconds == 8.0
+
+
+def test_what_is_measured_beside_other_work_is_not_kept_and_what_was_kept_counts(
+    tiny: Student, monkeypatch: pytest.MonkeyPatch
+):
+    slower, busy = iter([9.0, 9.0, 1.0, 1.0, 9.0, 9.0]), iter([True, False, True])
+    monkeypatch.setattr(forecast, "_best", lambda run, model: next(slower))
+    monkeypatch.setattr(forecast, "is_busy", lambda: next(busy))
+    assert [of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3).seconds for _ in range(3)] == [9.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.9, False), (1.1, True)])
+def test_a_machine_is_busy_where_more_than_half_of_its_cores_are(
+    monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
+):
+    monkeypatch.setattr(forecast.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(forecast.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    forecast.is_busy.cache_clear()
+    assert forecast.is_busy() is busy
+    forecast.is_busy.cache_clear()
 
 
 def test_the_sentence_has_time_in_its_units_and_memory():
