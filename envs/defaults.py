@@ -181,9 +181,9 @@ def kept(name: str, key: str, find: Callable[[], float], keeps: bool = True) -> 
     if isinstance(known.get(key), int | float):
         return known[key]
     found = find()
+    if not keeps:
+        return found
     with suppress(OSError):
-        if not keeps:
-            return found
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f"{file.name}.{os.getpid()}")
         beside.write_text(json.dumps(known | {key: found}))

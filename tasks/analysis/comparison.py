@@ -251,7 +251,7 @@ def compare_all(
     place = names.index(ModelName.CONTROL) if ModelName.CONTROL in episodes else 0
     beyond = [(names[place - 1], names[place + 1])] if 0 < place < len(names) - 1 else []
     for one, other in [*itertools.pairwise(names), *beyond]:
-        compared = compare(episodes[one], episodes[other])
+        compared = compare(*asked_of_both(episodes[one], episodes[other]))
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
     regressions = []
     for name, places in itertools.groupby(regression_records, key=lambda each: each.rpartition(".")[0]):
@@ -269,11 +269,17 @@ def correct(comparisons: list[dict[str, Any]]) -> None:
         each["p_holm"] = p
 
 
+def asked_of_both(
+    one: list[EvaluatedEpisode], other: list[EvaluatedEpisode]
+) -> tuple[list[EvaluatedEpisode], list[EvaluatedEpisode]]:
+    """The first episodes of each, as many as the shorter has: the untrained student may be asked the first questions
+    alone (`evaluate.base_questions`)."""
+    both = min(len(one), len(other))
+    return one[:both], other[:both]
+
+
 def compare(before: list[EvaluatedEpisode], after: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:
-    """The paired difference of a metric on the questions that both were asked. Raises ValueError when these are not the
-    first ones of each."""
-    asked = min(len(before), len(after))
-    before, after = before[:asked], after[:asked]
+    """The paired difference of a metric. Raises ValueError when the questions are not the same."""
     if [record.question for record in before] != [record.question for record in after]:
         raise ValueError("the two models were not asked the same questions")
     return {"metric": metric} | paired_difference(per_question(before, metric), per_question(after, metric))

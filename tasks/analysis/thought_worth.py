@@ -67,10 +67,9 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
     own = whole[: len(swapped)]
     if [record.question for record in swapped] != [record.question for record in own]:
         raise ValueError("the answers with other thoughts are of other questions")
-    stays = [_handed_in(one) == _handed_in(other) for one, other in zip(own, swapped, strict=True)]
-    return {"n": len(stays), "stays": fmean(stays), "ci": interval_of(fmean(stays), len(stays))} | {
-        "accuracy": fmean(record.is_right for record in swapped)
-    }
+    stays = fmean(_handed_in(one) == _handed_in(other) for one, other in zip(own, swapped, strict=True))
+    right = fmean(record.is_right for record in swapped)
+    return {"n": len(own), "stays": stays, "ci": interval_of(stays, len(own)), "accuracy": right}
 
 
 def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:

@@ -165,17 +165,20 @@ def _is_better(metric: float, state: Any, args: Any) -> bool:
 
 
 def stop_without_gain(trainer: Any, most: int) -> None:
-    """Adds a callback that ends a training after `most` evaluations in a row that were no better than the best."""
+    """Adds a callback that ends a training after `most` evaluations in a row that were no better than the best.
+
+    transformers' EarlyStoppingCallback begins to count anew where a training is resumed.
+    """
     from transformers import TrainerCallback
 
-    class Stopper(TrainerCallback):
+    class WithoutGain(TrainerCallback):
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             found = metrics.get(args.metric_for_best_model)
             if found is None or _is_better(found, state, args):
                 return
             control.should_training_stop |= state.global_step - state.best_global_step >= most * args.eval_steps
 
-    trainer.add_callback(Stopper())
+    trainer.add_callback(WithoutGain())
 
 
 def _stop(args: Any, control: Any, invalid: bool) -> None:

@@ -277,6 +277,13 @@ def test_without_a_champion_the_untrained_student_is_the_rival(case: Case):
     assert "the untrained student; there was no champion" in shown(decision)
 
 
+def test_a_rival_that_was_asked_fewer_questions_is_compared_on_these(case: Case):
+    base = case.checkpoint(BaseStudent, "base", "")
+    decision = case.decide(episodes([1.0] * 20 + [0.0] * 80), episodes([0.0] * 30), rival=base)
+    assert (decision["questions"], decision["unseen_by_both"]) == (30, 30)
+    assert decision["comparison"]["delta"] == pytest.approx(2 / 3)
+
+
 def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):
     never = episodes([0.0] * 60)
     decision = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (never, never)}, allowed=0.05)

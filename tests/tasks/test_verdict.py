@@ -93,8 +93,9 @@ def test_where_grpo_did_not_start_the_control_is_compared_with_sft():
 
 def test_models_that_were_asked_other_questions_are_not_compared():
     other = [record.model_copy(update={"question": "Another?"}) for record in episodes([1.0] * 3)]
-    with pytest.raises(ValueError, match="not asked the same questions"):
-        compare(episodes([1.0] * 3), other)
+    for asked in (other, episodes([1.0] * 4)):
+        with pytest.raises(ValueError, match="not asked the same questions"):
+            compare(episodes([1.0] * 3), asked)
 
 
 def test_an_untrained_student_that_was_asked_fewer_is_compared_on_these():
