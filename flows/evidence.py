@@ -10,7 +10,7 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.advice.behaviour import Schemas, behaviour, habits_of
-from apprentice.tasks.advice.causes import Evidence
+from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.ending import evidence_in
 from apprentice.tasks.advice.learning import learning_of
 from apprentice.tasks.advice.remedies import Recorded

@@ -45,6 +45,8 @@ LONGEST = 30
 """Turns after which such an episode is left."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
+SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?user", re.IGNORECASE)
+"""Names of tools that speak to the user."""
 TASK_LISTS = {"/tasks": "task_id", "/scenarios": "scenario"}
 """Where servers that take a task by its name may list them, and the name's field in a reset."""
 PATIENCE = 20.0
@@ -137,6 +139,7 @@ def _by_adapter(
     played = _played(server, spec)
     found = _rewards(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
+    found |= _last_text(spec.make().schemas, played)
     about = f"Written by `apprentice env adopt {source}`. {_earned(played)}"
     place = _place(server, source, report.granted)
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
@@ -265,7 +268,8 @@ class RandomEpisode(NamedTuple):
     """An episode of random calls: the rewards of its steps, whether the environment ended it, its last reply."""
 
     rewards: list[float]
-    turns: int
+    calls: list[str]
+    """Their tools."""
     ended: bool
     last: str
     is_taken: bool
@@ -284,7 +288,9 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
             ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
             steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
             said = "".join(ended.replies[-1:])
-            found.append(RandomEpisode(steps, len(ended.calls), ended.ended, said, len(session.replies) > 1))
+            found.append(
+                RandomEpisode(steps, [tool for tool, _ in ended.calls], ended.ended, said, len(session.replies) > 1)
+            )
     except (Refused, BadReply, SessionLost) as error:
         if not found:
             raise Stop(
@@ -307,7 +313,27 @@ def _rewards(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
     found = {}
     if any(sum(reward != 0 for reward in each.rewards) > 1 for each in played):
         found["reward"] = Finding("sum", "steps before the last one have rewards as well")
-    ended = [each.turns for each in played if each.ended]
+    ended = [len(each.calls) for each in played if each.ended]
     turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
     return found | {"max_turns": Finding(turns, why)}
+
+
+def _last_text(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, Finding]:
+    """Which tool a last text is sent as: it speaks to the user, takes a text alone, and has ended each episode that
+    called it."""
+    for tool in (schema["function"] for schema in schemas):
+        arguments = tool["parameters"].get("properties", {})
+        [name, about] = next(iter(arguments.items()), ("", {}))
+        is_text = len(arguments) == 1 and about.get("type") == "string" and "enum" not in about
+        if len(schemas) < 2 or not is_text or not SPEAKS.search(tool["name"]):
+            continue
+        calls = [(place + 1 == len(each.calls) and each.ended) for each in played for place in _places(tool, each)]
+        if calls and all(calls):
+            value = {"tool": tool["name"], "argument": name}
+            return {"say": Finding(value, "it ended each episode that called it; a text without a call is sent as it")}
+    return {}
+
+
+def _places(tool: dict[str, Any], episode: RandomEpisode) -> list[int]:
+    return [place for place, called in enumerate(episode.calls) if called == tool["name"]]

@@ -21,8 +21,14 @@ FEWEST = 10
 LEAST_CHARACTERS = 2
 """Of a value that counts as copied: a single letter or digit stands in nearly every text."""
 BEGUN, ENDED = "<tool_call>", "</tool_call>"
+QUESTION = "the question"
+"""The place of what the environment asks; a reply's place is its tool's name."""
 
 Call = tuple[str, dict[str, Any]]
+Argument = tuple[str, str]
+"""A tool, and the name of one of its arguments."""
+Told = dict[str, str]
+"""The texts that a model has read, by place."""
 Schemas = list[dict[str, Any]]
 
 
@@ -34,8 +40,9 @@ class Habits(NamedTuple):
     """Calls of an episode, on average."""
     next_tool: dict[str, str]
     """The tool that most often follows each tool."""
-    copied: frozenset[tuple[str, str]]
-    """The arguments, each with its tool, whose values stand in the question or in an earlier reply."""
+    copied: dict[Argument, str]
+    """The arguments whose values stand in the question or in an earlier reply, each with the place that has nearly all
+    of them: the question, or the tool that replied. Empty where it is now this place and now that one."""
     constant: float
     """The share of the most frequent last call."""
 
@@ -59,6 +66,13 @@ class Behaviour(NamedTuple):
     """A value that the teacher copies, and that the model has read nowhere."""
     invented_in: str
     """The argument of most of these, such as "refund.order"."""
+    misplaced: float
+    """A value that the model has read, but not where the teacher takes it from: of another turn."""
+    misplaced_in: str
+    taken_from: str
+    """The place where the teacher finds what stands in `misplaced_in`."""
+    ill_chosen: float
+    """A wrong end whose last call takes each value from where the teacher takes it, and so the wrong one there."""
     constant: float
     """The most frequent last call."""
     constant_call: str
@@ -70,7 +84,7 @@ class Behaviour(NamedTuple):
 
 def nothing_known(episodes: int) -> Behaviour:
     """Of so many episodes, none of which shows anything."""
-    return Behaviour(episodes, 0.0, 0.0, 0.0, "", "", 0.0, 0.0, "", 0.0, "", None, None)
+    return Behaviour(episodes, 0.0, 0.0, 0.0, "", "", 0.0, 0.0, "", 0.0, "", "", 0.0, 0.0, "", None, None)
 
 
 def habits_of(kept: Path) -> Habits | None:
@@ -80,18 +94,19 @@ def habits_of(kept: Path) -> Habits | None:
     if not any(called):
         return None
     follows: dict[str, Counter[str]] = {}
-    found: dict[tuple[str, str], list[bool]] = {}
+    found: dict[Argument, list[tuple[str, ...]]] = {}
     for calls, messages in zip(called, rows, strict=True):
         for (tool, _), after in zip(calls, [*(name for name, _ in calls[1:]), ""], strict=True):
             follows.setdefault(tool, Counter())[after] += 1
         for argument, value, told in _values(messages):
-            found.setdefault(argument, []).append(stands_in(value, told))
+            found.setdefault(argument, []).append(_places(value, told))
     last = Counter(_as_text(calls[-1]) for calls in called if calls)
+    often = {name: each for name, each in found.items() if len(each) >= FEWEST}
     return Habits(
         len(rows),
         fmean(map(len, called)),
         {tool: counted.most_common(1)[0][0] for tool, counted in follows.items()},
-        frozenset(name for name, each in found.items() if len(each) >= FEWEST and fmean(each) >= ALWAYS),
+        {name: _usual(each) for name, each in often.items() if fmean(map(bool, each)) >= ALWAYS},
         last.most_common(1)[0][1] / sum(last.values()),
     )
 
@@ -115,6 +130,8 @@ def behaviour(
     after = _most(each.broke_off_after for each in broke)
     wrong = [each for each in played if not each.is_right and not each.broke_off_after and _calls(each)]
     invented = [found for each in played if (found := _invented(each, habits))]
+    misplaced = [found for each in played if (found := _misplaced(each, habits))]
+    argument, place = max(Counter(misplaced).items(), key=lambda each: each[1])[0] if misplaced else ("", "")
     calls = Counter(_as_text(_calls(each)[-1]) for each in played if _calls(each))
     constant, times = calls.most_common(1)[0] if calls else ("", 0)
 
@@ -131,6 +148,10 @@ def behaviour(
         cut=share(sum(cut)),
         invented=share(len(invented)),
         invented_in=_most(invented),
+        misplaced=share(len(misplaced)),
+        misplaced_in=argument,
+        taken_from=place,
+        ill_chosen=share(sum(_ill_chosen(each, habits) for each in wrong)),
         constant=share(times),
         constant_call=constant,
         paid_for_stopping=_mean_reward(broke),
@@ -138,12 +159,13 @@ def behaviour(
     )
 
 
-def calls_of(messages: Iterable[Message]) -> list[tuple[Call, str]]:
-    """Name and arguments of each call, with all that was told before it: the question and the replies."""
-    found, told = [], ""
+def calls_of(messages: Iterable[Message]) -> list[tuple[Call, Told]]:
+    """Name and arguments of each call, with all that was told before it."""
+    found, told = [], Told()
     for message in messages:
         if message["role"] in ("user", "tool"):
-            told += f"\n{message['content']}"
+            place = str(message.get("name") or "") if message["role"] == "tool" else QUESTION
+            told = told | {place: f"{told.get(place, '')}\n{message['content']}"}
         for call in message.get("tool_calls") or []:
             read = arguments_of(call)
             found.append(((call["function"]["name"], read if isinstance(read, dict) else {}), told))
@@ -155,7 +177,7 @@ def stands_in(value: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
-def _values(messages: Iterable[Message]) -> Iterable[tuple[tuple[str, str], str, str]]:
+def _values(messages: Iterable[Message]) -> Iterable[tuple[Argument, str, Told]]:
     """Each value that can have been copied: its argument, the value as text, and what was told before."""
     for (tool, arguments), told in calls_of(messages):
         for name, value in arguments.items():
@@ -163,15 +185,45 @@ def _values(messages: Iterable[Message]) -> Iterable[tuple[tuple[str, str], str,
                 yield (tool, name), str(value), told
 
 
+def _places(value: str, told: Told) -> tuple[str, ...]:
+    return tuple(place for place, text in told.items() if stands_in(value, text))
+
+
+def _usual(found: Sequence[tuple[str, ...]]) -> str:
+    """The place that holds nearly all values; empty without one."""
+    place, times = Counter(place for each in found for place in each).most_common(1)[0]
+    return place if times >= ALWAYS * len(found) else ""
+
+
 def _invented(record: EvaluatedEpisode, habits: Habits | None) -> str:
     """The first argument whose value the teacher copies and the model made up; empty without one."""
-    copied = habits.copied if habits else frozenset()
+    copied = habits.copied if habits else {}
     found = (
         ".".join(argument)
         for argument, value, told in _values(record.messages)
-        if argument in copied and not stands_in(value, told)
+        if argument in copied and not _places(value, told)
     )
     return next(found, "")
+
+
+def _misplaced(record: EvaluatedEpisode, habits: Habits | None) -> tuple[str, str] | None:
+    """The first argument whose value the model copied from elsewhere, and the place where the teacher finds it."""
+    copied = habits.copied if habits else {}
+    found = (
+        (".".join(argument), copied[argument])
+        for argument, value, told in _values(record.messages)
+        if copied.get(argument) and (places := _places(value, told)) and copied[argument] not in places
+    )
+    return next(found, None)
+
+
+def _ill_chosen(record: EvaluatedEpisode, habits: Habits | None) -> bool:
+    """Whether an episode that ended wrong, without a fault, has only values of the right places in its last call."""
+    if habits is None or record.causes or habits.next_tool.get(_calls(record)[-1][0]) != "":
+        return False
+    tool, arguments = _calls(record)[-1]
+    each_is_copied = bool(arguments) and all((tool, name) in habits.copied for name in arguments)
+    return each_is_copied and not _invented(record, habits) and not _misplaced(record, habits)
 
 
 def _cut(record: EvaluatedEpisode, max_new_tokens: int) -> bool:

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from apprentice.tasks.advice.behaviour import Behaviour, Habits
-from apprentice.tasks.advice.learning import FEWEST, Learning
+from apprentice.tasks.advice.behaviour import QUESTION
+from apprentice.tasks.advice.course import Evidence
+from apprentice.tasks.advice.learning import FEWEST
 from apprentice.tasks.advice.remedies import (
     FACTOR,
     FAR,
     GENTLER,
     MUCH,
     MUCH_GENTLER,
-    Recorded,
     Remedy,
     builds,
     exactly,
@@ -79,6 +79,8 @@ class Cause(StrEnum):
     CUT = "answers are cut"
     FORM = "no form"
     COPYING = "values are invented"
+    MISPLACED = "values of another turn"
+    ILL_CHOSEN = "the wrong one is chosen"
     ONE_ANSWER = "one answer for everything"
     MEMORISED = "memorised"
     TOO_SMALL = "too small a student"
@@ -101,54 +103,6 @@ class Finding(NamedTuple):
     evidence: str
     """A sentence with the figures."""
     remedy: Remedy
-
-
-class Evidence(NamedTuple):
-    """What a run knows of its course. Rates are shares."""
-
-    recipe: Recorded
-    """As a run records it; {} where it is not known."""
-    training: str
-    """The section of the last training."""
-    start: Behaviour | None
-    """Of the model that the last training by reward began from: the one that learned from rows. None without it."""
-    end: Behaviour
-    """Of the last model."""
-    habits: Habits | None
-    """The teacher's; None without its rows."""
-    learning: Learning | None
-    """What SFT's log shows; None without it."""
-    teacher: float | None = None
-    """The teacher's accuracy."""
-    rows: int | None = None
-    """What SFT learned from."""
-    floor: float | None = None
-    gain: tuple[float, float] | None = None
-    """The interval of what the last training by reward gained on the held-out questions; None without one."""
-    diagnosis: str = ""
-    """Of the rewards' curves."""
-    equal_groups: float | None = None
-    entropy: float | None = None
-    """At the start of the training by reward, in nats a token."""
-    clipped: float = 0.0
-    """The share of its first log's rollouts that reached the limit of tokens; later ones may, of a model that it
-    spoils."""
-    did_not_start: bool = False
-    """Whether no group of the probe differed."""
-    questions: int | None = None
-    """That an evaluation needs to show the difference that was found; None where it asked enough."""
-
-    @property
-    def by_reward(self) -> bool:
-        return self.gain is not None
-
-    @property
-    def paid(self) -> bool:
-        return self.gain is not None and self.gain[0] > 0
-
-    @property
-    def supervised(self) -> Behaviour:
-        return self.start or self.end
 
 
 def causes(found: Evidence) -> list[Finding]:
@@ -232,6 +186,29 @@ def _copying(found: Evidence) -> Finding | None:
         return Finding(Cause.COPYING, evidence, more_rows(found.recipe))
     why = f"{evidence} A student built here does not learn to copy ids and digits from so few episodes."
     return Finding(Cause.COPYING, why, pretrained(found.recipe))
+
+
+def _misplaced(found: Evidence) -> Finding | None:
+    start = found.supervised
+    if start.misplaced < NOTED or _knows_few_rows(found):
+        return None
+    whence = QUESTION if start.taken_from == QUESTION else f"the reply of {code(start.taken_from)}"
+    evidence = (
+        f"In {start.misplaced:.0%} of the episodes {code(start.misplaced_in)} is copied, but not from {whence}, where "
+        "the teacher finds it."
+    )
+    return Finding(Cause.MISPLACED, evidence, more_rows(found.recipe))
+
+
+def _ill_chosen(found: Evidence) -> Finding | None:
+    """Of a run by rows alone: a training by reward is there to learn the choice."""
+    if found.by_reward or found.end.ill_chosen < MANY:
+        return None
+    evidence = (
+        f"{found.end.ill_chosen:.0%} of the episodes end with a value that stands where the teacher takes it from, "
+        "and is the wrong one there."
+    )
+    return Finding(Cause.ILL_CHOSEN, evidence, more_rows(found.recipe))
 
 
 def _too_small(found: Evidence) -> Finding | None:
@@ -408,6 +385,7 @@ TABLE: tuple[Callable[[Evidence], Finding | None], ...] = (
     _not_learned,
     _cut,
     _copying,
+    _misplaced,
     _too_small,
     _form,
     _stopping_pays,
@@ -415,6 +393,7 @@ TABLE: tuple[Callable[[Evidence], Finding | None], ...] = (
     _broke_off,
     _overshot,
     _saturated,
+    _ill_chosen,
     _memorised,
     _equal_groups,
     _too_hard,

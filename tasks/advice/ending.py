@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from apprentice.tasks.advice.behaviour import Behaviour, nothing_known
-from apprentice.tasks.advice.causes import Evidence, Finding, causes
+from apprentice.tasks.advice.causes import Finding, causes
+from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.remedies import Remedy, gentler
 from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.artifacts.types import ModelName

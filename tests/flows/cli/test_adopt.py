@@ -12,7 +12,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.adopt import adopt, command_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
-from tests.envs.published import echo
+from tests.envs.published import echo, mcp_desk
 from tests.envs.published.parity import app, over_http, parity
 from tests.envs.published.serving import serving
 
@@ -35,6 +35,9 @@ APPS: dict[str, Callable[[], Any]] = {
     "without rewards": lambda: app(parity("fixed", rewards=False)),
     "over http": over_http,
     "echo": echo.app,
+    "an answer ends it": mcp_desk.app,
+    "an answer is replied to": lambda: mcp_desk.app(ends=False),
+    "an action ends it": lambda: mcp_desk.app(called="run"),
 }
 
 
@@ -79,6 +82,23 @@ def test_behind_each_line_stands_why_it_is_there(written: Any):
     assert recipe["environment"]["instructions"] == (
         "You play Parity. Act by calling `act` (Say which it is), once in each turn, until the task is solved."
     )
+
+
+@pytest.mark.parametrize(
+    ("server", "say"),
+    [
+        ("an answer ends it", {"tool": "respond", "argument": "message"}),
+        ("an answer is replied to", None),
+        ("an action ends it", None),
+    ],
+)
+def test_a_tool_that_answers_the_user_and_ends_the_episode_is_what_a_last_text_is_sent_as(
+    written: Any, server: str, say: dict[str, str] | None
+):
+    text, recipe = written(server)
+    assert recipe["environment"].get("say") == say
+    assert Recipe.model_validate(recipe).environment.make().takes_text == (say is not None)
+    assert ("# it ended each episode that called it" in text) == (say is not None)
 
 
 def test_what_its_user_knows_comes_first(written: Any):

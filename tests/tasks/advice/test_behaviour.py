@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.advice.behaviour import Habits, behaviour, calls_of, habits_of, stands_in
+from apprentice.tasks.advice.behaviour import QUESTION, Habits, behaviour, calls_of, habits_of, stands_in
 from apprentice.tasks.analysis.kinds import outcome_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from tests.tasks.evaluations import episode
@@ -62,7 +62,7 @@ def habits(tmp_path: Path) -> Habits:
 
 def test_the_teachers_habits_are_its_order_of_tools_and_the_values_that_it_copies(habits: Habits):
     assert habits.next_tool == {"find": "list", "list": "refund", "refund": ""}
-    assert habits.copied == {("find", "name"), ("list", "customer"), ("refund", "order")}
+    assert habits.copied == {("find", "name"): QUESTION, ("list", "customer"): "find", ("refund", "order"): "list"}
     assert (habits.episodes, habits.turns, habits.constant) == (12, 3.0, 1.0)
 
 
@@ -76,6 +76,7 @@ BROKE_OFF = played(FOUND, "I am done.", reward=0.2, unfinished=True, causes=["no
 SPOKE_AT_ONCE = played("Hello.", unfinished=True, causes=["no tool call"])
 CUT = played(FOUND, '<tool_call>{"name": "list", "argum', reward=0.1, unfinished=True, causes=["no tool call"])
 INVENTED = played(FOUND, LISTED, ("refund", {"order": "777"}), reward=0.0)
+OF_ANOTHER_TURN = played(FOUND, LISTED, ("refund", {"order": "555"}), reward=0.0)
 OTHER_ORDER = played(FOUND, LISTED, ("refund", {"order": "902"}), reward=0.1)
 UNKNOWN = played(("grab", {}), FOUND, LISTED, REFUNDED, reward=0.3, causes=["unknown tool"])
 REFUSED = played("I cannot refund it.", reward=1.0, unfinished=False)
@@ -86,7 +87,8 @@ EPISODES = {
     "spoke at once": (SPOKE_AT_ONCE, {"no_first_call"}, "no tool call"),
     "cut within a call": (CUT, {"cut"}, "broke off after find"),
     "an invented id": (INVENTED, {"invented"}, "wrong answer"),
-    "another id that it has read": (OTHER_ORDER, set(), "partly right"),
+    "an id of another turn": (OF_ANOTHER_TURN, {"misplaced"}, "wrong answer"),
+    "another id of the right reply": (OTHER_ORDER, {"ill_chosen"}, "partly right"),
     "a fault in the first turn only": (UNKNOWN, {"no_first_call"}, "partly right"),
 }
 
@@ -94,7 +96,7 @@ EPISODES = {
 @pytest.mark.parametrize(("record", "shown", "outcome"), EPISODES.values(), ids=EPISODES)
 def test_each_episode_shows_what_happened_in_it(record: EvaluatedEpisode, shown: set, outcome: str, habits: Habits):
     found = behaviour([record], lambda _: TOOLS, habits, 48)
-    shares = ("right", "no_first_call", "broke_off", "cut", "invented")
+    shares = ("right", "no_first_call", "broke_off", "cut", "invented", "misplaced", "ill_chosen")
     assert {name for name in shares if getattr(found, name) == 1.0} == shown
     assert outcome_of(record) == outcome
 
@@ -105,6 +107,19 @@ def test_what_is_missing_is_the_tool_that_the_teacher_calls_then(habits: Habits)
     assert (found.paid_for_stopping, found.paid_for_wrong) == (0.2, None)
     both = behaviour([BROKE_OFF, INVENTED, OTHER_ORDER], lambda _: TOOLS, habits, 48)
     assert (both.paid_for_wrong, both.invented_in) == (0.05, "refund.order")
+    placed = behaviour([OF_ANOTHER_TURN], lambda _: TOOLS, habits, 48)
+    assert (placed.misplaced_in, placed.taken_from) == ("refund.order", "list")
+
+
+def test_a_value_that_the_teacher_takes_now_here_and_now_there_is_of_no_turn(tmp_path: Path):
+    other = conversation(("find", {"name": "555"}), ("list", {"customer": "ada12"}))
+    rows = [conversation(FOUND, LISTED), other] * 6
+    (tmp_path / "kept.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    found = habits_of(tmp_path)
+    assert found is not None
+    assert found.copied[("list", "customer")] == ""
+    swapped = played(FOUND, ("list", {"customer": "ada12"}), unfinished=True)
+    assert behaviour([swapped], lambda _: TOOLS, found, 48).misplaced == 0.0
 
 
 def test_without_a_teacher_nothing_counts_as_invented_or_missing():

@@ -7,7 +7,8 @@ import pytest
 
 from apprentice.tasks.advice import ending as endings
 from apprentice.tasks.advice.behaviour import Habits, nothing_known
-from apprentice.tasks.advice.causes import TABLE, Cause, Evidence, causes
+from apprentice.tasks.advice.causes import TABLE, Cause, causes
+from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.learning import Learning
 from tests.tasks.advice.test_ending import decided, judged
 
@@ -27,7 +28,7 @@ FALLING = Learning(5.0, 1.4, 0.9, 0.9, 0.68, None)
 BARELY = Learning(5.0, 4.9, 4.8, 4.8, 0.1, None)
 AT_REST = Learning(5.0, 1.0, 0.99, 0.99, 0.7, None)
 ROSE = Learning(5.0, 1.0, 6.0, 0.9, 0.1, None)
-HABITS = Habits(90, 3.0, {"find": "list"}, frozenset({("refund", "order")}), 0.05)
+HABITS = Habits(90, 3.0, {"find": "list"}, {("refund", "order"): "list"}, 0.05)
 NOTHING = nothing_known(100)
 DESK_STOPS = {
     "start": NOTHING._replace(broke_off=0.34, broke_off_after="list", right=0.3, paid_for_wrong=0.0),
@@ -112,6 +113,22 @@ RUNS = {
         evidence(recipe=PRETRAINED, end=NOTHING._replace(invented=0.8, invented_in="refund.order")),
         (Cause.COPYING, "windows.collect.size", 400),
     ),
+    "ids are taken from another turn": (
+        evidence(end=NOTHING._replace(misplaced=0.5, misplaced_in="refund.order", taken_from="list")),
+        (Cause.MISPLACED, "windows.collect.size", 400),
+    ),
+    "ids are taken from another turn, and few rows known by heart": (
+        evidence(rows=20, end=NOTHING._replace(misplaced=0.5, misplaced_in="refund.order", taken_from="list")),
+        (Cause.MEMORISED, "windows.collect.size", 400),
+    ),
+    "the wrong one of the right reply is chosen": (
+        evidence(end=NOTHING._replace(ill_chosen=0.6, right=0.3)),
+        (Cause.ILL_CHOSEN, "windows.collect.size", 400),
+    ),
+    "GRPO was there to learn the choice": (
+        grpo(end=NOTHING._replace(ill_chosen=0.6, right=0.3)),
+        (Cause.FLAT, "grpo.max_steps", 80),
+    ),
     "the first call is unreadable": (
         evidence(recipe=PRETRAINED, learning=AT_REST, end=NOTHING._replace(no_first_call=0.9)),
         (Cause.FORM, "sft.epochs", 80),
@@ -188,6 +205,10 @@ def test_the_evidence_of_a_cause_has_its_figures():
     assert "0.03 a token" in equal.evidence
     [copied, *_] = causes(evidence(end=NOTHING._replace(invented=0.8, invented_in="refund.order")))
     assert "In 80% of the episodes `refund.order`" in copied.evidence
+    [placed, *_] = causes(evidence(end=NOTHING._replace(misplaced=0.5, misplaced_in="refund.order", taken_from="list")))
+    assert placed.evidence == (
+        "In 50% of the episodes `refund.order` is copied, but not from the reply of `list`, where the teacher finds it."
+    )
 
 
 def test_a_student_that_changes_takes_its_settings_along():
