@@ -77,6 +77,7 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
             *(run, recipe.export, model.spec, model.checkpoint, model.evaluation, model.environment, model.questions),
             build(),
         )
+    store.gather()
     whole = store.fetch(made)
     announce.table("exported", f"{key} in llama.cpp", read_export(whole).rows())
     with disk_errors(folder.absolute().parent):

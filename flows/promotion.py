@@ -75,4 +75,6 @@ def promotion(
         run.store.in_reach,
     )
     released = release(run, trained, results, decision)
-    return Promotion(released, champions.promote(released, champion))
+    is_champion = champions.promote(released, champion)
+    run.store.gather()
+    return Promotion(released, is_champion)

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from apprentice.flows.boxes import BOXES
 from apprentice.flows.evidence import evidence_of
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
-from apprentice.flows.pages.html import as_title, curves_of
+from apprentice.flows.pages.html import as_title
 from apprentice.flows.pages.report_page import (
     as_markdown_page,
     as_report_page,
@@ -27,10 +27,11 @@ from apprentice.flows.pages.report_page import (
     rates_of,
 )
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.run_artifacts import Artifacts, TrainedModel
 from apprentice.tasks.advice.attempts import attempt, attempts_of, in_vain
 from apprentice.tasks.advice.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.comparison import comparison_rows, label, scored
-from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
+from apprentice.tasks.analysis.curve_signals import as_lines
 from apprentice.tasks.analysis.diagnose import has_rewards
 from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.kinds import (
@@ -45,7 +46,7 @@ from apprentice.tasks.analysis.kinds import (
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
-from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, ModelName, Verdict
+from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, ModelName
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
@@ -56,16 +57,15 @@ from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import budget_curve, rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
+from apprentice.tasks.serving.exported import read_export
+from apprentice.tasks.serving.lookup import exports_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import Purpose, TrackioSpec
-from apprentice.tasks.training.method import Lessons, Training
+from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
-from apprentice.tasks.training.trainer import read_log
-from apprentice.tasks.trainings import training_of
 
 if TYPE_CHECKING:
-    from apprentice.flows.pipeline import Pipeline
-    from apprentice.flows.promotion import Promotion
+    pass
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""
@@ -186,68 +186,6 @@ def _traces(model: str, records: list[EvaluatedEpisode]) -> list[Any]:
 EPISODES = "episodes.jsonl"
 
 
-class TrainedModel(NamedTuple):
-    """A model that a run has trained, in its folder."""
-
-    training: Training[Any]
-    folder: Path
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        return read_log(self.folder)
-
-    @property
-    def signals(self) -> dict[str, Any]:
-        return read_signals(self.folder)
-
-    def curves(self) -> list[dict[str, Any]]:
-        return curves_of(self.training.curves, self.log, self.signals["signals"])
-
-
-class Artifacts(NamedTuple):
-    """What the stages of one run made."""
-
-    stages: "Pipeline"
-    evaluations: Models[Evaluation]
-    regression_evaluations: dict[str, Evaluation]
-    results: Verdict
-    outcome: "Promotion"
-    thoughts: dict[str, Evaluation]
-    """The last model within parts of its thought's budget, and in samples for a vote."""
-
-    def artifacts(self) -> list[Artifact]:
-        questions, lessons, probed = self.stages.questions, self.stages.learned_from, self.stages.probed
-        learned = [each for each in lessons or () if each]
-        tasks = [each for each in probed.artifacts() if each != questions] if probed else []
-        evaluated = [*self.evaluations.values(), *self.regression_evaluations.values(), *self.thoughts.values()]
-        models = self.stages.models.values()
-        return [questions, *learned, *models, *tasks, *evaluated, self.results, self.outcome.release]
-
-    def by_name(self) -> dict[str, Any]:
-        """What a reader of report.json finds in the store: kind, repository, revision and key of each."""
-        lessons = self.stages.learned_from
-        named: dict[str, Artifact | None] = {
-            "rollouts": lessons and lessons.rollouts,
-            "kept": lessons and lessons.kept,
-        }
-        return {
-            "models": {name: parent(each).model_dump() for name, each in self.stages.models.items()},
-            "evaluations": {name: parent(each).model_dump() for name, each in self.evaluations.items()},
-            **{name: each and parent(each).model_dump() for name, each in named.items()},
-        }
-
-    def trained(self) -> dict[str, TrainedModel]:
-        """The trained models with their logs, by the title of their stage."""
-        fetch, found = self.stages.run.store.fetch, {}
-        for name, model in self.stages.models.items():
-            if name != ModelName.BASE:
-                training = training_of(model.stage)
-                found[label(name) if name == ModelName.CONTROL else training.spec.label] = TrainedModel(
-                    training, fetch(model)
-                )
-        return found
-
-
 def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     """Writes report.json, report.md and report.html into `folder`, shows the page in Prefect, and says how it ended."""
     stages = artifacts.stages
@@ -282,6 +220,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
         "gate": decision.as_json(),
         "ending": ended.as_json(),
         "warnings": announce.warned(),
+        "exported": _exported(work, stages.models.last),
         "is_champion": artifacts.outcome.is_champion,
         "hub_in_reach": work.store.in_reach,
         "by_these_rules": artifacts.outcome.by_these_rules,
@@ -426,6 +365,12 @@ def _effort(log: list[StageRun], by_reward: TrainedModel | None, specs: dict[str
         played["rollouts"] = round(rollouts * max((each["step"] for each in curves), default=0))
         played["tokens"] = round(sum(lengths) * spec.logging_steps * rollouts)
     return {"seconds": {each.title: each.seconds for each in made}, **played}
+
+
+def _exported(work: RunContext, model: Checkpoint) -> list[dict[str, str]]:
+    """The rows of the model's newest files for llama.cpp; none where it was not exported."""
+    newest = next(iter(exports_of(work.store, model)), None)
+    return read_export(work.store.fetch(newest)).rows() if newest else []
 
 
 def _made_from(snapshot: Path, artifact: Artifact) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from apprentice.flows.preflight import Preflight
 from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.report import Artifacts, link_up, write_report
+from apprentice.flows.report import link_up, write_report
+from apprentice.flows.run_artifacts import Artifacts
 from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store, run_folder, with_discovered_settings
 from apprentice.flows.runtime.work_pool import Pool, current_location

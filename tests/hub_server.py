@@ -94,6 +94,9 @@ class Hub(ThreadingHTTPServer):
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(beside, path)
 
+    def collection(self, slug: str) -> Path:
+        return self.folder / "collections" / f"{slug}.json"
+
     def fault(self, request: str) -> Json:
         """The fault that meets this request, counted; {} for none."""
         plan, counted = self.folder / "faults.json", self.folder / "faults.counted"
@@ -373,6 +376,32 @@ class Answer(BaseHTTPRequestHandler):
         repo.state()
         return repo
 
+    def collection(self, asked: Json) -> Reply:
+        """Makes a collection; a second one of its title is refused with the first one's slug, as the Hub does it."""
+        self.may_write("You don't have the rights to create a collection under this namespace")
+        title = re.sub(r"[^a-z0-9]+", "-", asked["title"].lower())
+        slug = f"{asked['namespace']}/{title}-{hashlib.sha1(title.encode()).hexdigest()[:24]}"
+        file = self.server.collection(slug)
+        with self.server.lock:
+            if file.exists():
+                return Reply({"error": "You already have this collection", "slug": slug}, 409)
+            about = {"slug": slug, "owner": {"name": asked["namespace"]}, "items": [], "position": 0, "theme": "green"}
+            about |= {"lastUpdated": now(), "upvotes": 0, "title": asked["title"], "private": asked["private"]}
+            self.server.write(file, json.dumps(about).encode())
+        return Reply(about)
+
+    def collect(self, file: Path, item: Json) -> Reply:
+        self.may_write()
+        self.open(f"{item['type']}s", *item["id"].split("/"))
+        with self.server.lock:
+            collection = json.loads(file.read_text())
+            if any((each["id"], each["type"]) == (item["id"], item["type"]) for each in collection["items"]):
+                return Reply({"error": "It is in the collection already"}, 409)
+            place = len(collection["items"])
+            collection["items"].append(item | {"_id": f"{place:024x}", "position": place})
+            self.server.write(file, json.dumps(collection).encode())
+        return Reply(collection)
+
     def route(self) -> Reply:
         base = f"http://{self.headers['Host']}"
         match [self.command, *self.parts]:
@@ -398,6 +427,12 @@ class Answer(BaseHTTPRequestHandler):
                     else:
                         repo.create(settings)
                 return Reply(info)
+            case ["POST", "api", "collections"]:
+                return self.collection(self.json_body())
+            case ["GET", "api", "collections", owner, name]:
+                return Reply(json.loads(self.server.collection(f"{owner}/{name}").read_text()))
+            case ["POST", "api", "collections", owner, name, "items"]:
+                return self.collect(self.server.collection(f"{owner}/{name}"), self.json_body()["item"])
             case ["GET", "api", kind] if kind in PREFIXES:
                 files = (self.server.folder / "repos" / kind).glob(f"{self.query.get('author', '*')}/*/repo.json")
                 repos = [Repo(self.server, kind, *file.parts[-3:-1]) for file in sorted(files)]

@@ -26,6 +26,7 @@ from apprentice.tasks.artifacts.types import Artifact, kinds
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.owners import modes_by_umask
+from apprentice.tasks.reporting.safe_text import one_line
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -148,6 +149,16 @@ class HubRepositories:
         )
         shutil.rmtree(folder / ".cache", ignore_errors=True)
 
+    def gather(self, title: str, namespace: str, kinds: list[type[Artifact]]) -> None:
+        """Puts these kinds' repositories into a collection, which is made where there is none of this title."""
+        asked = {"namespace": namespace, "private": self.private, "exists_ok": True}
+        collection = self.connection.ask(lambda: self._api.create_collection(title, **asked))
+        there = {(item.item_type, item.item_id) for item in collection.items}
+        for kind in kinds:
+            if (kind.repo_type, name := self.name(kind)) not in there:
+                item = {"item_id": name, "item_type": kind.repo_type, "exists_ok": True}
+                self.connection.ask(lambda item=item: self._api.add_collection_item(collection.slug, **item))
+
     def _where(self, kind: type[Artifact]) -> dict[str, Any]:
         return {"repo_id": self.name(kind), "repo_type": kind.repo_type}
 
@@ -263,6 +274,16 @@ class HubStore(LocalStore):
 
     def untag(self, kind: type[Artifact], tag: str) -> None:
         self._hub.delete_tag(kind, tag)
+
+    def gather(self) -> None:
+        """Puts the project's repositories into one collection. A token that may not is told of, and nothing else."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        used = [kind for kind in kinds() if self._tags(kind)]
+        try:
+            self._connection.or_without(lambda: self._hub.gather(self.project, self.namespace, used), lambda: None)
+        except (Stop, HfHubHTTPError) as refused:
+            announce.warn(f"The Hub shows no collection of {self.project}: {one_line(str(refused))}")
 
     def fetch(self, artifact: Artifact) -> Path:
         """The artifact's files, from the folder, or from the Hub where they are missing or damaged. Raises Stop."""

@@ -181,6 +181,9 @@ class LocalStore:
         """Publishes what waits for that; nothing does in a folder."""
         return []
 
+    def gather(self) -> None:
+        """Shows what belongs together in one place; a folder is one."""
+
     def find(self, kind: type[A], key: str) -> A | None:
         """The artifact that `key` names, or None if it is missing or incomplete."""
         try:

@@ -27,7 +27,7 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
     Verdict,
 )
-from apprentice.tasks.cards.card import trained_on
+from apprentice.tasks.cards.dataset_facts import trained_on
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.gate import gate

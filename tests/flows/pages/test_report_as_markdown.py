@@ -8,7 +8,7 @@ from apprentice.flows.pages.report_page import as_markdown_page, first_screen
 from apprentice.tasks.analysis.comparison import compare_all, with_intervals
 from apprentice.tasks.analysis.kinds import side_by_side
 from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table, one_line, visible
-from tests.flows.pages.hostile_report import report
+from tests.flows.pages.hostile_report import held_out, page_of, report
 from tests.tasks.evaluations import episode
 
 RIGHT = {"base": 0, "sft": 10, "control": 28, "grpo": 25}
@@ -108,3 +108,14 @@ def test_every_paragraph_is_one_line_because_prefect_shows_each_line_as_a_paragr
     inline = [child for token in shown for child in token.children or []]
     assert any(child.type == "text" for child in inline)
     assert [token.content for token in shown if any(child.type == "softbreak" for child in token.children or [])] == []
+
+
+def test_files_for_llama_cpp_stand_beside_their_checkpoint_once_there_are_some(tmp_path: Path):
+    rows = [{"form": "checkpoint", "accuracy": "80.0%"}, {"form": "q4_k_m", "accuracy": "61.0%"}]
+    data = report(tmp_path) | {"exported": rows}
+    assert "## Files for llama.cpp\n\n| form | accuracy |" in as_markdown_page(data)
+    assert "| q4_k_m | 61.0% |" in as_markdown_page(data)
+    assert "Files for llama.cpp" not in as_markdown_page(report(tmp_path))
+    page = page_of(tmp_path, data, held_out()).read_text()
+    assert '<table id="exported-table">' in page
+    assert '<th scope="row">q4_k_m</th><td>61.0%</td>' in page

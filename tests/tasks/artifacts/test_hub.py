@@ -17,6 +17,7 @@ from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Questions, Release
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec
 from tests.hub_server import LocalHub
@@ -385,3 +386,35 @@ def test_nothing_of_the_token_is_in_what_was_published(hub: LocalHub, tmp_path: 
     publish(store(tmp_path / "one"), "k1")
     for path in (tmp_path / "one").rglob("*"):
         assert not path.is_file() or b"hf_very_secret" not in path.read_bytes(), path
+
+
+def test_a_projects_repositories_are_in_one_collection_each_once(hub: LocalHub, tmp_path: Path):
+    one = store(tmp_path / "one")
+    publish(one, "k1")
+    one.gather()
+    with one.staging() as folder:
+        (folder / "model.safetensors").write_text("w")
+        one.publish(Release, "k2", folder, RELEASE, {"stage": "release"})
+    one.gather()
+    store(tmp_path / "two").gather()
+    [slug] = {path.stem for path in (hub.folder / "collections" / "team").iterdir()}
+    collection = HfApi().get_collection(f"team/{slug}")
+    assert (collection.title, collection.private) == ("toy", True)
+    assert {(each.item_type, each.item_id) for each in collection.items} == {
+        ("dataset", "team/toy-questions"),
+        ("model", "team/toy-model"),
+    }
+    assert len(collection.items) == 2
+
+
+@pytest.mark.parametrize("do", [403, "quota"])
+def test_a_token_that_may_make_no_collection_ends_nothing(
+    hub: LocalHub, tmp_path: Path, do: int | str, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[str] = []
+    monkeypatch.setattr(announce, "warn", said.append)
+    one = store(tmp_path / "one")
+    publish(one, "k1")
+    hub.fail({"match": "POST /api/collections", "do": do})
+    one.gather()
+    assert [line.partition(":")[0] for line in said] == ["The Hub shows no collection of toy"]

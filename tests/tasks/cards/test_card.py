@@ -16,7 +16,9 @@ from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
-from apprentice.tasks.cards.card import TEMPLATES, DatasetFacts, ModelFacts
+from apprentice.tasks.cards.card import TEMPLATES
+from apprentice.tasks.cards.dataset_facts import DatasetFacts
+from apprentice.tasks.cards.model_facts import ModelFacts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, StudentSpec
 from tests.tasks.family import CLEAN, Family, card
@@ -59,9 +61,20 @@ def test_a_released_model_names_what_it_derives_from_and_what_it_reached(family:
     rates = {result.metric_type: result.metric_value for result in data.eval_results}
     assert rates == {"accuracy": 0.75, "format_compliance": 1.0, "mean_score": 0.875}
     eval_result = data.eval_results[0]
+    low, high = eval_result.metric_args["confidence_interval_95"]
+    assert eval_result.metric_args["n"] == 4
+    assert low < 0.75 < high
     assert (eval_result.dataset_type, eval_result.dataset_revision) == ("local/toy-questions", family.questions.key)
     assert eval_result.dataset_name == "reasoning_gym chain_sum"
     assert eval_result.dataset_args["environment"]["settings"]["config"]["max_terms"] == 3
+
+
+def test_a_trained_model_has_an_example_for_the_hubs_widget(family: Family):
+    [example] = card(family.store, family.release).data.widget
+    roles = [message["role"] for message in example["messages"]]
+    assert roles == ["system", "user"]
+    assert "12 + 34" in example["messages"][1]["content"]
+    assert "widget" not in card(family.store, family.base).data.to_dict()
 
 
 def test_a_model_whose_examination_was_seen_in_training_claims_no_result(tmp_path: Path, chain_sum: EnvironmentSpec):
