@@ -17,7 +17,7 @@ NAME :=
 
 # What NAME can be, by target; without a NAME it is the first.
 NAMES_run := laptop real
-NAMES_bench := laptop real advice collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher think
+NAMES_bench := laptop real advice phrases collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher think
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from apprentice.flows.audit.connection import answers
 from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import to_rescore
+from apprentice.flows.prediction import Prediction
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
 from apprentice.flows.training_checks import (
@@ -58,17 +58,14 @@ from apprentice.tasks.reporting.errors import (
     TeacherFailed,
     TeacherRefused,
     TeacherUnavailable,
-    broken_package,
 )
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import EvaluateSpec, StudentSpec, Window
+from apprentice.tasks.settings.spec import StudentSpec, Window
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.student import student
-from apprentice.tasks.training import forecast
 from apprentice.tasks.training.reporters import check_reporters
 from apprentice.tasks.training.template import check_template
-from apprentice.tasks.trainings import training_of
 
 
 def check_teacher(
@@ -193,6 +190,8 @@ class Preflight:
     """Whether SFT and GRPO run on this machine."""
     rescore: bool = False
     """Whether rollouts that exist are scored again, whatever changed."""
+    prediction: Prediction | None = None
+    """Of a pretrained student that is new; made by the call."""
 
     def __call__(self, run: RunContext, stage: str) -> None:
         """Raise Stop if a check fails. `stage` is the first one that is not cached; `log` has those before it."""
@@ -233,9 +232,11 @@ class Preflight:
             seen = _check_environments(self._tasks(run, needs), processes)
         tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
         if model is not None and self.trains_here:
-            specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
-            weights = sum(each.numel() for each in without_weights(model[0], recipe.student).parameters())
-            _predict(specs, recipe.evaluate, windows.collect.size, weights, model, seen[0])
+            known = _known_calls(seen[0], thinks=thinking_of(model[1]) is not None)
+            asked = seen[0].environment, list(seen[0].questions), *known
+            self.prediction = Prediction.of(recipe, windows.collect.size, model, *asked)
+            if self.prediction:
+                self.prediction.say()
         if initial is not None:
             tokenizer = load_tokenizer(run.store.fetch(initial), run.trusted)
             check_thinking(recipe.student, tokenizer, initial.key)
@@ -372,38 +373,6 @@ def _check_student(
             )
     _check_rendering(name, tokenizer, longest, seen)
     return tokenizer
-
-
-def _predict(
-    specs: dict[str, TrainerSpec],
-    evaluation: EvaluateSpec,
-    episodes: int,
-    weights: int,
-    model: tuple[Any, Any],
-    seen: AuditedTask,
-) -> None:
-    """Say how long the stages of a pretrained student will take, and how much memory, where they can be measured."""
-    config, tokenizer = model
-    if not forecast.can_be_measured(config, weights, [*specs.values()]):
-        return
-    how = "beside other work, so that the next run measures again" if forecast.is_busy() else "once for this model"
-    announce.say(f"Measuring this machine's speed, {how}: a prediction follows.")
-    known = _known_calls(seen, thinks=thinking_of(tokenizer) is not None)
-    texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
-    student = forecast.Student(config, weights, tokenizer, texts)
-    try:
-        trainings = {
-            spec.label: partial(training.forecast, spec, episodes)
-            for name, spec in specs.items()
-            if (training := training_of(name)).forecast
-        }
-        found = forecast.of_stages(student, trainings, evaluation)
-    except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
-        if stop := broken_package(error):
-            raise stop from error
-        announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
-    else:
-        announce.say(forecast.summary(found))
 
 
 def _known_calls(seen: AuditedTask, thinks: bool) -> tuple[list[Call], list[str]]:

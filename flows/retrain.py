@@ -145,10 +145,13 @@ def train(
         store.send_waiting()  # artifacts of an earlier run that could not reach the Hub
         pool = Pool(recipe, gpu) if gpu else None
         run = RunContext(store, servers, current_location(), pool, **recipe.for_work())
-        run.preflight = _missing if only_cached else Preflight(recipe, trains_here=not gpu, rescore=rescore)
+        preflight = Preflight(recipe, trains_here=not gpu, rescore=rescore)
+        run.preflight = _missing if only_cached else preflight
         stages = Pipeline(run, recipe, rescore)
         stages.learn_scale()
         _ = stages.levels  # an invalid one is refused before anything is bought
+        if preflight.prediction and recipe.sft:
+            preflight.prediction.say_again(store.fetch(stages.lessons.kept))
         models = stages.train()
 
         evaluations = stages.held_out(models)

@@ -99,7 +99,7 @@ def _pass(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], object]:
 
     from apprentice.tasks.models.shared_prefix import rests
 
-    turn, draw = student.texts.turn, torch.Generator().manual_seed(0)
+    turn, draw = student.texts.rest, torch.Generator().manual_seed(0)
     last = max(len(turn) // 3, 1)
     others = torch.randint(0, model.config.vocab_size, (spec.batch_size // 2 + 1, last), generator=draw).tolist()
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)

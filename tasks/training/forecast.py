@@ -4,9 +4,9 @@ In: the settings, the model's configuration, its tokenizer, questions. Out: seco
 
 What the stages compute again and again is computed here by their own code, with the first layer of a model of this
 shape and with its first five; each other layer takes a quarter of the difference. It is measured once on a machine.
-Assumed: one turn an episode, as long as the scripted policy's or else as an example, and in each batch one that is a
-third longer; a GRPO step asks as many questions as `grpo.oversample` allows; half of a group's completions are alike,
-and the others differ in their last third, as calls of a tool do.
+Assumed, until there are rows to learn from: one turn an episode, as long as the scripted policy's or as an example.
+Assumed always: in each batch one turn is a third longer; a GRPO step asks as many questions as it may by
+`grpo.oversample`; half of a group's completions are alike, and the others differ in their last third, as calls do.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache, partial
-from itertools import cycle, islice, takewhile
+from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from apprentice.envs.defaults import kept
 from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import Call, prompt, turn_of
 from apprentice.tasks.episodes.example import example_episode
-from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, training_row
+from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, row_of, training_row
 from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
 from apprentice.tasks.models.memory import in_bf16, this_torch
@@ -41,6 +41,8 @@ TIMES, ENOUGH = 5, 2.0
 """Passes of each kind after one that only warms up, as long as these seconds are not over; the quickest counts."""
 TRIES = 3
 """How often two depths are measured where other work disturbs them."""
+FAR = 1.25
+"""How much longer than the texts that a prediction assumed those may be that it is made for."""
 SOME = 24
 """Tokens of an answer that are measured."""
 TRAINED, FROZEN, SAVED = 16, 4, 12
@@ -90,28 +92,76 @@ class Texts(NamedTuple):
         prompts = [prompt_ids(tokenizer, each, tools) for each in chats]
         return cls(prompts, [labelled(tokenizer, row) for row in whole], thinking.max_tokens if thinking else 0)
 
+    @classmethod
+    def of_rows(cls, tokenizer: Any, kept: Sequence[dict[str, Any]], thought: int) -> "Texts":
+        """Those of kept episodes, of one turn or several.
+
+        Args:
+            thought: The most tokens of a thought.
+        """
+        rows = [labelled(tokenizer, row_of(episode)) for episode in kept]
+        prompts = [row["input_ids"][: next(_written(row))[0]] for row in rows]
+        return cls(prompts, rows, thought)
+
     @property
     def turn(self) -> list[int]:
-        """What the model writes, of median length, without a closing turn."""
-        after = (row["labels"][len(ids) :] for ids, row in zip(self.prompts, self.rows, strict=True))
-        turns = [list(takewhile(lambda label: label != IGNORED, each)) for each in after]
-        return sorted(turns, key=len)[len(turns) // 2]
+        """What the model writes in an episode, of median length, without a closing turn."""
+        ids, turns = self._median
+        return [token for first, after in turns for token in ids[first:after]]
+
+    @property
+    def rest(self) -> list[int]:
+        """The same with the replies between its turns."""
+        ids, turns = self._median
+        return ids[turns[0][0] : turns[-1][1]]
+
+    @property
+    def turns(self) -> int:
+        return len(self._median[1])
+
+    @property
+    def _median(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """A row's ids, and where its turns begin and end; the last of several closes an episode."""
+        turns = [(row["input_ids"], [*_written(row)]) for row in self.rows]
+        acts = [(ids, each[:-1] or each) for ids, each in turns]
+        return sorted(acts, key=lambda each: sum(after - first for first, after in each[1]))[len(acts) // 2]
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and longest row."""
+        """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and longest row; of
+        episodes with several turns also those after the prompt."""
         from apprentice.tasks.models.shared_prefix import in_common
 
         longest = max(len(row["input_ids"]) for row in self.rows)
-        return in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), longest
+        known = in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), longest
+        return known if len(self.rest) == len(self.turn) else (*known, len(self.rest))
 
     def longest(self, most: int) -> int:
         """Tokens of the longest turn of a batch, which may have `most`."""
         return min(math.ceil(len(self.turn) * 4 / 3), most)
 
+    def exceeds(self, assumed: "Texts") -> bool:
+        """Whether a prediction that assumed other texts is far too low for these."""
+        lengths, others = (
+            (len(each.turn), max(len(row["input_ids"]) for row in each.rows)) for each in (self, assumed)
+        )
+        return any(length > FAR * other for length, other in zip(lengths, others, strict=True))
+
     def repeated(self, rows: int, each: int = 1) -> list[list[int]]:
         """So many prompts, `each` times every one."""
         return list(islice(cycle([ids for ids in self.prompts for _ in range(each)]), rows))
+
+
+def _written(row: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
+    """Where each turn of a training row begins, and where it ends."""
+    is_said = [label != IGNORED for label in row["labels"]]
+    first = None
+    for place, said in enumerate([*is_said, False]):
+        if said and first is None:
+            first = place
+        elif not said and first is not None:
+            yield first, place
+            first = None
 
 
 class Student(NamedTuple):
@@ -194,7 +244,7 @@ def of_stages(
     """
     found = {label: predict(student) for label, predict in trainings.items()}
     most, untrained = evaluation.max_new_tokens + student.texts.thought, evaluation.of_untrained().questions
-    longest = student.texts.longest(most)
+    longest = student.texts.longest(most * student.texts.turns)
     found |= {f"{evaluation.questions:,} answers": of_answers(evaluation, evaluation.questions, student, longest)}
     # it does not know when to end
     return found | {f"{untrained:,} of the untrained student up to": of_answers(evaluation, untrained, student, most)}
@@ -323,10 +373,10 @@ def _saved(run: Callable[[], object], model: Any) -> float:
     return float(sum(sizes.values()))
 
 
-def summary(found: dict[str, Forecast]) -> str:
+def summary(found: dict[str, Forecast], whence: str = "this machine") -> str:
     """One sentence: the stages with their time and memory."""
     parts = [f"{name} {duration_text(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
-    return f"Predicted for this machine: {', '.join(parts)}."
+    return f"Predicted for {whence}: {', '.join(parts)}."
 
 
 def _memory(size: float) -> str:

@@ -20,6 +20,7 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting import announce
@@ -272,6 +273,28 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     trainings = r"SFT about \d+ s and 2\.\d GB, GRPO about \d+ s and 2\.\d GB"
     answers = r"40 answers about \d+ s, 40 of the untrained student up to about \d+ s"
     assert re.fullmatch(rf"Predicted for this machine: {trainings}, {answers}\.", last)
+
+
+@pytest.mark.parametrize("letters", [5, 500])
+def test_a_prediction_is_made_again_of_rows_that_are_far_longer(
+    letters: int, endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    said: list[str] = []
+    monkeypatch.setattr(announce, "say", said.append)
+    chosen = pretrained(endpoint, echo, tmp_path)
+    preflight = Preflight(chosen, trains_here=True)
+    with RunServers(chosen) as servers:
+        preflight(RunContext(LocalStore(tmp_path / "artifacts", project="toy"), servers), "questions")
+    assert preflight.prediction is not None
+    before, player = len(said), chosen.environment.make()
+    function = {"name": "echo", "arguments": json.dumps({"message": "a" * letters})}
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    row = {"messages": [*prompt(player, "a"), turn], "tools": json.dumps(player.schemas)}
+    (tmp_path / "kept.jsonl").write_text(json.dumps(row) + "\n")
+    preflight.prediction.say_again(tmp_path)
+    again = [line.partition(":")[0] for line in said[before:]]
+    assert again == ([] if letters == 5 else ["Predicted for rows as long as those that were kept"])
 
 
 def test_a_prediction_is_made_of_turns_as_long_as_the_scripted_policy_s(

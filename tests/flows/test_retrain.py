@@ -128,7 +128,6 @@ def test_a_mistake_in_the_recipe_ends_without_a_traceback(home: Path):
 
 LONG = {
     "Teacher's rollouts": ["seed=1", "windows.collect.size=1500"],
-    "SFT": ["sft.epochs=500"],
     "GRPO": ["grpo.max_steps=500"],
     "Evaluation": ["evaluate.batch_size=1", "evaluate.max_new_tokens=17"],
 }
@@ -159,8 +158,7 @@ def test_ctrl_c_stops_the_servers_and_the_next_run_goes_on(first: Ran, home: Pat
                 lines(path) > 20 for path in (home / "artifacts/.scratch").glob("collect_shard-*/episodes.jsonl")
             )
         )
-    if stage != "SFT":
-        wait_for(lambda: any("envs.serving.serve reasoning_gym" in line for line in children_of(process.pid).values()))
+    wait_for(lambda: any("envs.serving.serve reasoning_gym" in line for line in children_of(process.pid).values()))
     children = children_of(process.pid)
     process.send_signal(signal.SIGTERM if stage == "Evaluation" else signal.SIGINT)
     out, _ = process.communicate(timeout=60)

@@ -78,7 +78,9 @@ def composite(family: str, folder: Path) -> Path:
     tokenizer = toy_tokenizer(templates()[template])
     text: dict[str, Any] = SMALL | {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     text |= {"eos_token_id": tokenizer.eos_token_id} | (LINEAR if family == "qwen3_5" else {})
-    if family != "gemma4":
+    if family == "gemma4":
+        text |= {"vocab_size_per_layer_input": len(tokenizer), "hidden_size_per_layer_input": 16}
+    else:
         text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
     made = getattr(transformers, config)(text_config=text, **({"vision_config": sight} if sight else {}))
     torch.manual_seed(0)

@@ -1,5 +1,6 @@
 """Stages are predicted from passes of a few layers of the student's shape, and grow with what they compute."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,47 @@ def test_a_turn_is_the_example_s_call_with_its_end_and_no_closing_turn(tiny: Stu
     assert words.count("-57") == 1
     assert words.rstrip().endswith(tiny.tokenizer.eos_token)
     assert "Done" not in words
+
+
+def kept(calls: int, tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """An episode of so many calls."""
+    turns = []
+    for number in range(calls):
+        call = {"type": "function", "function": {"name": "answer", "arguments": f'{{"answer": "{10 + number}"}}'}}
+        turns.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        turns.append({"role": "tool", "name": "answer", "content": "The number is higher."})
+    messages = [{"role": "system", "content": "Guess."}, {"role": "user", "content": "Go."}, *turns]
+    return {"messages": messages, "tools": json.dumps(tools)}
+
+
+def test_rows_of_several_turns_are_as_long_as_all_their_turns(chain_sum: Any, tiny: Student):
+    tools = chain_sum.make().schemas
+    one, three = (Texts.of_rows(tiny.tokenizer, [kept(calls, tools)] * 2, 0) for calls in (1, 3))
+    assert (one.turns, three.turns) == (1, 3)
+    assert one.rest == one.turn
+    assert len(three.turn) == 3 * len(one.turn)
+    written = tiny.tokenizer.decode(three.turn)
+    assert [str(each) in written for each in (10, 11, 12)] == [True] * 3
+    assert "higher" not in written
+    assert tiny.tokenizer.decode(three.rest).count("higher") == 2
+    assert "Done" not in written
+    assert one.prompts == three.prompts
+    assert three.exceeds(one)
+    assert not one.exceeds(three)
+    assert not one.exceeds(one)
+
+
+def test_an_episode_of_several_turns_may_have_so_many_tokens_in_each(
+    chain_sum: Any, tiny: Student, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[int] = []
+    monkeypatch.setattr(forecast, "of_answers", lambda spec, questions, student, tokens: asked.append(tokens))
+    evaluation = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=5)
+    tools = chain_sum.make().schemas
+    for calls in (1, 3):
+        texts = Texts.of_rows(tiny.tokenizer, [kept(calls, tools)], 0)
+        forecast.of_stages(tiny._replace(texts=texts), {}, evaluation)
+    assert asked[0::2] == [5, 15]
 
 
 def test_turns_are_as_long_as_the_right_calls_that_are_known(chain_sum: Any, tiny: Student):

@@ -1,0 +1,94 @@
+"""What a pretrained student's run takes on this machine, said before it begins, and again once its rows are known.
+
+In: the recipe, the student, what the environment asks; later the kept rollouts. Out: a sentence.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.player import Player
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.tasks.episodes.episode import Call
+from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.models.student_model import without_weights
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import broken_package
+from apprentice.tasks.reporting.safe_text import one_line
+from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training import forecast
+from apprentice.tasks.trainings import training_of
+
+MEASURED = 64
+"""Kept rows that a prediction is made of."""
+
+
+@dataclass
+class Prediction:
+    """How long the stages of a pretrained student take, and how much memory, where that can be measured.
+
+    Args:
+        specs: The settings of the trainings, by name.
+        episodes: What SFT may learn from.
+        student: With the texts that are assumed.
+    """
+
+    specs: dict[str, TrainerSpec]
+    evaluation: EvaluateSpec
+    episodes: int
+    student: forecast.Student
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        episodes: int,
+        model: tuple[Any, Any],
+        environment: Player,
+        questions: list[str],
+        calls: list[Call],
+        workings: list[str],
+    ) -> "Prediction | None":
+        """None where it cannot be measured here.
+
+        Args:
+            model: Its configuration and its tokenizer.
+            calls: The right one of each question, and the working that leads to it; empty where they are not known.
+        """
+        config, tokenizer = model
+        specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
+        weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
+        if not forecast.can_be_measured(config, weights, [*specs.values()]):
+            return None
+        texts = forecast.Texts.of(tokenizer, environment, questions, calls, workings)
+        return cls(specs, recipe.evaluate, episodes, forecast.Student(config, weights, tokenizer, texts))
+
+    def say(self) -> None:
+        """Measure and say it."""
+        how = "beside other work, so that the next run measures again" if forecast.is_busy() else "once for this model"
+        announce.say(f"Measuring this machine's speed, {how}: a prediction follows.")
+        self._say(self.student, "this machine")
+
+    def say_again(self, kept: Path) -> None:
+        """Say it of the rows that were kept, if these are far longer than what was assumed."""
+        rows = read_rows(kept / "kept.jsonl")[:MEASURED]
+        texts = forecast.Texts.of_rows(self.student.tokenizer, rows, self.student.texts.thought)
+        if texts.exceeds(self.student.texts):
+            self._say(self.student._replace(texts=texts), "rows as long as those that were kept")
+
+    def _say(self, student: forecast.Student, whence: str) -> None:
+        try:
+            trainings = {
+                spec.label: partial(training.forecast, spec, self.episodes)
+                for name, spec in self.specs.items()
+                if (training := training_of(name)).forecast
+            }
+            found = forecast.of_stages(student, trainings, self.evaluation)
+        except Exception as error:  # a shape that cannot have so few layers; the run itself has all of them
+            if stop := broken_package(error):
+                raise stop from error
+            announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
+        else:
+            announce.say(forecast.summary(found, whence))
