@@ -6,13 +6,8 @@ In: the recipe, the student, what the environment asks; later the kept rollouts.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from apprentice.envs.player import Player
-from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.episodes.episode import Call
 from apprentice.tasks.episodes.record import read_rows
-from apprentice.tasks.models.student_model import without_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.safe_text import one_line
@@ -31,7 +26,7 @@ class Prediction:
 
     Args:
         specs: The settings of the trainings, by name.
-        episodes: What SFT may learn from.
+        episodes: Rows that there will be, at most.
         student: With the texts that are assumed.
     """
 
@@ -39,31 +34,6 @@ class Prediction:
     evaluation: EvaluateSpec
     episodes: int
     student: forecast.Student
-
-    @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        episodes: int,
-        model: tuple[Any, Any],
-        environment: Player,
-        questions: list[str],
-        calls: list[Call],
-        workings: list[str],
-    ) -> "Prediction | None":
-        """None where it cannot be measured here.
-
-        Args:
-            model: Its configuration and its tokenizer.
-            calls: The right one of each question, and the working that leads to it; empty where they are not known.
-        """
-        config, tokenizer = model
-        specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
-        weights = sum(each.numel() for each in without_weights(config, recipe.student).parameters())
-        if not forecast.can_be_measured(config, weights, [*specs.values()]):
-            return None
-        texts = forecast.Texts.of(tokenizer, environment, questions, calls, workings)
-        return cls(specs, recipe.evaluate, episodes, forecast.Student(config, weights, tokenizer, texts))
 
     def say(self) -> None:
         """Measure and say it."""

@@ -64,6 +64,7 @@ from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import StudentSpec, Window
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.student import student
+from apprentice.tasks.training import forecast
 from apprentice.tasks.training.reporters import check_reporters
 from apprentice.tasks.training.template import check_template
 
@@ -232,11 +233,7 @@ class Preflight:
             seen = _check_environments(self._tasks(run, needs), processes)
         tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
         if model is not None and self.trains_here:
-            known = _known_calls(seen[0], thinks=thinking_of(model[1]) is not None)
-            asked = seen[0].environment, list(seen[0].questions), *known
-            self.prediction = Prediction.of(recipe, windows.collect.size, model, *asked)
-            if self.prediction:
-                self.prediction.say()
+            self._predict(model, seen[0], windows.collect.size)
         if initial is not None:
             tokenizer = load_tokenizer(run.store.fetch(initial), run.trusted)
             check_thinking(recipe.student, tokenizer, initial.key)
@@ -256,6 +253,19 @@ class Preflight:
             first = seen[0]
             samples = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
             check_teacher(run, recipe, buys, first.environment, samples)
+
+    def _predict(self, model: tuple[Any, Any], seen: AuditedTask, episodes: int) -> None:
+        """Say how long the stages of a pretrained student will take, where they can be measured."""
+        config, tokenizer = model
+        specs = {name: spec for name in self.recipe.trains_on if (spec := self.recipe.training(name))}
+        weights = sum(each.numel() for each in without_weights(config, self.recipe.student).parameters())
+        if not forecast.can_be_measured(config, weights, [*specs.values()]):
+            return
+        known = _known_calls(seen, thinks=thinking_of(tokenizer) is not None)
+        texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
+        student = forecast.Student(config, weights, tokenizer, texts)
+        self.prediction = Prediction(specs, self.recipe.evaluate, episodes, student)
+        self.prediction.say()
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""

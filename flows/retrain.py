@@ -150,7 +150,7 @@ def train(
         stages = Pipeline(run, recipe, rescore)
         stages.learn_scale()
         _ = stages.levels  # an invalid one is refused before anything is bought
-        if preflight.prediction and recipe.sft:
+        if preflight.prediction and recipe.learns_from_rows:
             preflight.prediction.say_again(store.fetch(stages.lessons.kept))
         models = stages.train()
 

@@ -210,7 +210,7 @@ def _beyond_the_oracle(before: Episodes, after: Episodes, teacher: TeacherBehavi
 
 
 def _read_off(before: Episodes, after: Episodes) -> Sign | None:
-    """Right answers of a student that thinks which stand in what it had read, and in its thought."""
+    """Right answers of a student that thinks that stand in the question and in its thought."""
 
     def is_read_off(record: EvaluatedEpisode) -> bool:
         answer, thought, read = answer_of(record), "", ""
