@@ -17,6 +17,7 @@ from apprentice.tasks.questions import (
     questions,
     rung_questions,
 )
+from apprentice.tasks.relabel import relabel
 from apprentice.tasks.release import release
 from apprentice.tasks.rescore import rescore
 from apprentice.tasks.student import student
@@ -32,6 +33,7 @@ BOXES = {
             collect_shard,
             rescore,
             take_rollouts,
+            relabel,
             filter_rollouts,
             filter_thoughts,
             mix_rollouts,

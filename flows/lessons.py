@@ -19,11 +19,13 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts, filter_thoughts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts, mix_thoughts, tried_questions
+from apprentice.tasks.relabel import relabel
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
 from apprentice.tasks.scale import scale_rollouts
-from apprentice.tasks.settings.spec import MixSpec, Purpose, Seeds, Window
+from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec, EvaluateSpec, MixSpec, Purpose, Seeds, Window
 from apprentice.tasks.training.method import Lessons
 
 
@@ -90,9 +92,9 @@ def lessons_of(
     if recipe.collect.students:
         questions_tried = tried_questions(run, questions)
         stage = evaluate.titled("Tries of the student in {environment}")
-        tries = stage(
-            run, recipe.tries(questions_tried.evaluate), model, recipe.environment, questions_tried, recipe.seed
-        )
+        temperature = recipe.grpo.temperature if recipe.grpo else 1.0
+        played = _tries(recipe.evaluate, questions_tried.evaluate, recipe.collect.students, temperature)
+        tries = stage(run, played, model, recipe.environment, questions_tried, recipe.seed)
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:
@@ -100,11 +102,24 @@ def lessons_of(
     else:
         earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
         spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
-        teacher = recipe.teacher.called if recipe.buys and recipe.teacher and rollouts else ""
+        teacher = recipe.teacher.called if recipe.collects and recipe.teacher and rollouts else ""
         given = rollouts, tries, earlier, teacher, recipe.seed
         mixed = spec, recipe.environment, questions, *given
         kept = mix_thoughts(run, *mixed, model) if recipe.student.thinking else mix_rollouts(run, *mixed)
     return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
+
+
+def _tries(like: EvaluateSpec, questions: int, samples: int, temperature: float) -> EvaluateSpec:
+    """Return how the student plays questions that SFT then learns from."""
+    return EvaluateSpec(
+        questions=questions,
+        decoding="sampled",
+        temperature=temperature,
+        max_new_tokens=like.max_new_tokens,
+        batch_size=like.batch_size,
+        bf16=like.bf16,
+        samples=samples,
+    )
 
 
 def filtered(
@@ -126,8 +141,7 @@ def rollouts_of(
     if recipe.collect.dataset is not None:
         if recipe.round is not None:
             return None
-        taken = recipe.collect.dataset, recipe.environment, questions, recipe.collect.unverified
-        return made_or_rescored(run, take_rollouts, taken, rescore)
+        return taken_rows(run, recipe, recipe.collect.dataset, questions, rescore)
     if recipe.teacher is None:
         return None
     window: Window | Seeds = recipe.seed_windows().collect
@@ -140,6 +154,36 @@ def rollouts_of(
         window = Seeds(chosen=tuple(ahead))
     given = recipe.collect.by_teacher(), recipe.teacher, recipe.environment.unscaled(), window
     return scaled(run, made_or_rescored(run, collect, given, rescore), recipe.environment)
+
+
+def taken_rows(
+    run: RunContext, recipe: Recipe, dataset: DatasetSpec, questions: Questions, rescore: bool = False
+) -> Rollouts:
+    """Return the rows of a dataset that the recipe takes, with a teacher's verdicts where it asks for them."""
+    unverified = "keep" if recipe.collect.relabels else recipe.collect.unverified
+    rollouts = made_or_rescored(run, take_rollouts, (dataset, recipe.environment, questions, unverified), rescore)
+    return (
+        relabel(run, *_judging(recipe.collect, recipe.teacher, recipe.environment), rollouts)
+        if recipe.collect.relabels
+        else rollouts
+    )
+
+
+def judged_rows(run: RunContext, recipe: Recipe, questions: Questions) -> Rollouts | None:
+    """Return the rows of the recipe's dataset as the teacher has judged them; None where it is still to be asked."""
+    if recipe.collect.dataset is None:
+        return None
+    taken = take_rollouts.find(run, recipe.collect.dataset, recipe.environment, questions, "keep")
+    judging = _judging(recipe.collect, recipe.teacher, recipe.environment)
+    return relabel.find(run, *judging, taken) if taken else None
+
+
+def _judging(
+    spec: CollectSpec, teacher: TeacherSpec | None, environment: EnvironmentSpec
+) -> tuple[CollectSpec, TeacherSpec, EnvironmentSpec]:
+    """Return what a teacher judges by, on which nothing else of the recipe has a bearing."""
+    assert teacher is not None  # without one the recipe is refused
+    return spec.by_teacher(), teacher, environment.unscaled()
 
 
 def scaled(run: RunContext, rollouts: Rollouts, environment: EnvironmentSpec) -> Rollouts:

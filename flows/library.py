@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from apprentice.flows.compare_models import checkpoint_of
-from apprentice.flows.lessons import filtered, rollouts_of
+from apprentice.flows.lessons import filtered, rollouts_of, taken_rows
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.recipe.loading import RecipeLike, given_path, load_recipe
@@ -34,7 +34,6 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
     SftCheckpoint,
 )
-from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.grpo import grpo as grpo_stage
 from apprentice.tasks.lengths import lengths
@@ -56,7 +55,7 @@ def rollouts_given(stages: Pipeline, given: Given) -> Rollouts | KeptRollouts:
     found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts", "the result of `collect`")
     if isinstance(found, Path):
         spec = pinned_rows(DatasetSpec(path=str(found)))
-        return take_rollouts(run, spec, recipe.environment, stages.questions, recipe.collect.unverified)
+        return taken_rows(run, recipe, spec, stages.questions)
     return found
 
 

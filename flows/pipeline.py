@@ -53,7 +53,7 @@ class Pipeline:
     def learn_scale(self) -> None:
         """Learn from the teacher's rollouts which reward counts as right, where nothing says it."""
         recipe = self.recipe
-        if not has_unknown_scale(recipe.environment) or not recipe.buys or recipe.chooses_seeds:
+        if not has_unknown_scale(recipe.environment) or not recipe.collects or recipe.chooses_seeds:
             return
         _ = self.questions  # whether the task can be used at all is found out before anything is bought
         if (rollouts := rollouts_of(self.run, recipe, self.questions)) is not None:

@@ -26,7 +26,7 @@ from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
 from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.beginning import initial_checkpoint
-from apprentice.flows.lessons import to_rescore
+from apprentice.flows.lessons import judged_rows, to_rescore
 from apprentice.flows.prediction import Prediction
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
@@ -51,6 +51,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.questions import questions
+from apprentice.tasks.relabel import relabel
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import (
     BudgetReached,
@@ -90,6 +91,7 @@ def check_teacher(
         if collect.find(run, recipe.collect.by_teacher(), buys, task, window) is not None:
             return
         scratch = collect_shard.scratch(run, key)
+        is_only_asked = not recipe.collects and not scratch.exists()
         scratch.mkdir(parents=True, exist_ok=True)
         cap = buys.budget_usd
         budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
@@ -101,7 +103,7 @@ def check_teacher(
             return
         finally:
             budget.close()
-            if recipe.chooses_seeds:  # then the collection has a folder of its own
+            if recipe.chooses_seeds or is_only_asked:  # then the collection has a folder of its own, or there is none
                 shutil.rmtree(scratch)
 
 
@@ -228,7 +230,8 @@ class Preflight:
                 meanwhile.submit(import_module, "apprentice.tasks.players.endpoint_client")
             if new:
                 meanwhile.submit(import_module, "trl.chat_template_utils")
-            needs = Needs.of(recipe, recipe.training_sessions(ahead), collect=buys is not None)
+            plays = buys is not None and recipe.collects
+            needs = Needs.of(recipe, recipe.training_sessions(ahead), collect=plays)
             processes = max((each.processes for each in trainings), default=1)
             seen = _check_environments(self._tasks(run, needs), processes)
         tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
@@ -270,9 +273,12 @@ class Preflight:
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
         recipe = self.recipe
-        if not recipe.buys or recipe.teacher is None or collect.name in done:
+        if not recipe.buys or recipe.teacher is None or {collect.name, relabel.name} & done:
             return None
         task = recipe.environment.unscaled()
+        if not recipe.collects:
+            asked = questions.find(run, task, recipe.seed_windows(), recipe.evaluate.questions)
+            return None if asked and judged_rows(run, recipe, asked) else recipe.teacher
         given = recipe.collect.by_teacher(), recipe.teacher, task, recipe.seed_windows().collect
         found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None

@@ -29,7 +29,7 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.play import RefusedEpisodes
+from apprentice.tasks.players.refused_episodes import RefusedEpisodes
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.players.teacher_thoughts import letters_of_thought
 from apprentice.tasks.reporting import announce
@@ -91,7 +91,7 @@ def collect_shard(
         "environment": environment.in_key(),
         "prompt": [{"messages": prompt(part, ""), "tools": described_text(part.tools)} for part in instance.parts()],
     }
-    _check_address(context.scratch / "address", teacher)
+    check_address(context.scratch / "address", teacher)
     with journal(context.scratch, initial_settings, announce.warn) as kept:
         _take_known(context, kept, (spec, teacher, environment), window)
         for lost in Collector(context, spec, teacher, environment, kept).play(window):
@@ -122,7 +122,7 @@ def _take_known(
         announce.say(f"{found:,} of these {window.size:,} episodes exist, and are not asked for again.")
 
 
-def _check_address(path: Path, teacher: TeacherSpec) -> None:
+def check_address(path: Path, teacher: TeacherSpec) -> None:
     """Raises Stop if the window was begun at another endpoint: under one name it may serve another model."""
     now = teacher.base_url or ""
     if not path.exists() or teacher.provider or teacher.moved:
@@ -197,7 +197,7 @@ class Collector:
                 "Check that it runs, then run again: collection resumes from there.",
             ) from gone
         finally:
-            self._say_what_it_cost(teacher, budget)
+            teacher.say_what_it_cost()
             teacher.close()
             budget.close()
         return [*lost, *broken]
@@ -206,35 +206,10 @@ class Collector:
         spent = f" and cost {budget.spent:.4f} USD" if self.teacher.prices else ""
         return f"{len(self.journal)} of {window.size} episodes are finished and kept{spent}."
 
-    def _say_what_it_cost(self, teacher: Teacher, budget: Budget) -> None:
-        if self.teacher.scripted_error_rate is not None or not teacher.total.attempts:
-            return
-        total, cap = teacher.total, self.teacher.budget_usd
-        of = f" of {cap:g} USD" if cap else " USD"
-        booked = f"{budget.spent:.4f}{of} booked, " if self.teacher.prices else ""
-        announce.say(
-            f"{self.teacher.called}: {booked}{total.attempts:,} requests, {total.prompt_tokens:,} prompt tokens "
-            f"({total.cached_tokens:,} cached), {total.completion_tokens:,} completion tokens "
-            f"({total.reasoning_tokens:,} reasoning)."
-        )
-
     def _check_unanswered(self, lost: list[Record], of: int) -> list[Record]:
-        """Returns the other lost episodes. Raises Stop for those that the endpoint did not answer: the next run asks
-        them again. Those that it did not answer in two runs, while it answered the others, are refused questions."""
+        """Returns the lost episodes but those that the endpoint did not answer. Raises Stop for these."""
         missing = {record.seed: record for record in lost if record.failed_at == "teacher's endpoint"}
-        file = self.context.scratch / "unanswered.json"
-        before = set(json.loads(file.read_text())) if file.exists() else set()
-        file.write_text(json.dumps(sorted(missing)))
-        refused = missing.keys() & before
-        if missing.keys() - before or len(refused) > max(self.spec.max_refused * of, 1):
-            *_, last = missing.values()
-            raise EndpointStop(
-                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: {last.cause}.",
-                "Run again: only these are asked. A question that is not answered then either is left out, as one that "
-                "the endpoint refuses (at most collect.max_refused of them).",
-            )
-        for place, record in enumerate(missing.values(), 1):
-            self._refused.hold(-place, record, is_understood=False)
+        self._refused.check_unanswered(missing, self.context.scratch / "unanswered.json", self.spec.max_refused * of)
         return [record for record in lost if record.seed not in missing]
 
     def _pool(self) -> EnvironmentPool:

@@ -75,6 +75,8 @@ class Checked(NamedTuple):
     cause: str = ""
     notes: tuple[str, ...] = ()
     """What was replaced by the environment's own, and where its reward is another one."""
+    by_person: bool = False
+    """Whether a person has judged a row that is not verified."""
 
 
 class Verifier:
@@ -153,6 +155,8 @@ class Verifier:
         if part is None:
             raise NotAConversation("environment", f"which one of the mixture is not known, and {UNKNOWN}")
         acts, _ = _fitting(part, claim)
+        if claim.waits and claim.reward is None:
+            raise NotAConversation("right", "it waits for a verdict: set right to true or false")
         low, high = part.reward_range
         reward = 1.0 if claim.reward is None else claim.reward
         if part.environment.bounded and not low - ROUNDING <= reward <= high + ROUNDING:
@@ -163,7 +167,7 @@ class Verifier:
         check_loss(said)
         record = self._record(0, part, [*prompt(part, question), *said], reward, claim)
         if claim.seed is None:
-            return Checked(record, "messages", UNKNOWN)
+            return Checked(record, "messages", UNKNOWN, by_person=claim.waits)
         return Checked(record, "seed", f"seed {claim.seed} asks another question, and {UNKNOWN}")
 
     def _record(
@@ -307,7 +311,8 @@ def take_rollouts(
                 if record is None or (found.cause and not keeps):
                     continue
                 if found.cause:  # no seed of the environment
-                    record = record.model_copy(update={"seed": -number, "verified": "no"})
+                    judged_by = "person" if found.by_person else "no"
+                    record = record.model_copy(update={"seed": -number, "verified": judged_by})
                 elif keeps:
                     record = record.model_copy(update={"verified": "yes"})
                 if (line := record.line()) in records:
@@ -380,6 +385,8 @@ class RowReport:
         found = found._replace(field=_printable(found.field), cause=_printable(found.cause))
         if found.record is None:
             self._refused(where, found.field, found.cause)
+        elif found.by_person and self._keeps:
+            self._add(f"judged by a person: {'right' if is_right(found.record.reward) else 'wrong'}", where)
         elif found.cause:
             self._unverified(where, found.field, found.cause)
         elif found.record.failed_at:
@@ -422,7 +429,8 @@ class RowReport:
             f"None of the {self._rows} rows of {self._path} is taken ({causes}); {first['where']}, {first['field']}: "
             f"{first['cause']}.",
             "Take rows of this environment, give the seeds of their questions (collect.dataset.seeds), name their "
-            "columns (collect.dataset.columns), or set collect.unverified=keep to take them at their word.",
+            "columns (collect.dataset.columns), set collect.unverified=keep to take them at their word, or "
+            "collect.unverified=relabel to have the recipe's teacher judge them.",
         )
 
     def _add(self, what: str, where: str) -> None:

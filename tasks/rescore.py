@@ -35,6 +35,8 @@ R = TypeVar("R")
 
 MOST_LEFT_OUT = 0.5
 """Share of the episodes that may differ; above it more than the rewards has changed."""
+UNPLAYED = ("no", "person", "teacher")
+"""Whose verdict is not the environment's: no seed of it asks the question."""
 Replayed = tuple[Record, str]
 """The episode under the present rewards, and how it differs from its record; empty if it does not."""
 
@@ -105,7 +107,7 @@ def replay(instance: Player, record: Record, environment: EnvironmentSpec) -> Re
     SessionLost."""
     part = instance.part(record.seed)
     now = {"environment": environment.played_by(part), "takes_text": part.takes_text}
-    if record.failed_at or record.verified == "no":
+    if record.failed_at or record.verified in UNPLAYED:
         return record.model_copy(update=now), ""
     if not are_tools_of(part.tools, record.tools):
         return record, "the tools have another schema"

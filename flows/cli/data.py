@@ -45,14 +45,25 @@ def import_rows(
     ] = None,
     config: Annotated[str | None, typer.Option(help="The configuration, where the dataset has several.")] = None,
     unverified: Annotated[
-        Literal["drop", "keep"] | None,
-        typer.Option(help="What becomes of rows whose question no known seed asks. Default: the recipe's, drop."),
+        Literal["drop", "keep", "relabel"] | None,
+        typer.Option(
+            help="What becomes of rows whose question no known seed asks: keep takes them at their word, or at that of "
+            "a person; relabel has the recipe's teacher judge them. Default: the recipe's, drop."
+        ),
+    ] = None,
+    waiting: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write those rows to a new file, for a person to judge (right: true or false). Import that file with "
+            "--unverified keep.",
+        ),
     ] = None,
     set_: SET = None,
 ) -> None:
     """Make conversations the rollouts of a recipe: its environment plays each call again and gives the reward.
 
-    The last line is the command that trains on them; it asks no teacher.
+    The last line is the command that trains on them. No teacher is asked but with --unverified relabel.
     """
     with exit_with_message("Run the same command again."):
         named = {"messages": messages, "prompt": prompt, "completion": completion, "tools": tools}
@@ -61,6 +72,8 @@ def import_rows(
         overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds, split, config)}"]
         overrides += [f"collect.unverified={unverified}"] if unverified else []
         chosen = prepared(recipe, overrides)
+        if waiting is not None:
+            _check_waiting(waiting, chosen.collect.unverified)
         from apprentice.flows.lessons import rollouts_of
         from apprentice.flows.library import at_work, pinned_recipe
         from apprentice.flows.preflight import EvaluationPreflight
@@ -69,6 +82,8 @@ def import_rows(
         pinned = pinned_recipe(chosen)
         with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as stages:
             run = stages.run
+            if waiting is not None and not _write_waiting(stages, waiting, recipe):
+                return
             made = rollouts_of(run, pinned, stages.questions)
             assert made is not None
             folder = run.store.fetch(made)
@@ -80,6 +95,42 @@ def import_rows(
             print(f"The counts, and every row that is left out: {folder / REPORT}")
         print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
         print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
+
+
+def _check_waiting(file: Path, unverified: str) -> None:
+    """Raise Stop where no row would wait, or the file has verdicts."""
+    from apprentice.tasks.formats.waiting_rows import check_new
+    from apprentice.tasks.reporting.errors import Stop
+
+    if unverified != "drop":
+        raise Stop(
+            f"With collect.unverified: {unverified} no row waits for a person's verdict.",
+            "Leave --waiting out, or add --unverified drop.",
+        )
+    check_new(file)
+
+
+def _write_waiting(stages: Any, file: Path, recipe: Path) -> bool:
+    """Write the rows that wait for a verdict; return whether others are left to import."""
+    from apprentice.tasks.dataset import take_rollouts
+    from apprentice.tasks.episodes.record import Record, read_rows
+    from apprentice.tasks.formats.waiting_rows import write_waiting
+    from apprentice.tasks.reporting import announce
+
+    chosen = stages.recipe
+    with announce.held() as say:
+        kept = take_rollouts(stages.run, chosen.collect.dataset, chosen.environment, stages.questions, "keep")
+        rows = [Record.model_validate(row) for row in read_rows(stages.run.store.fetch(kept) / "rollouts.jsonl")]
+        written = write_waiting((row for row in rows if row.verified == "no"), file)
+        others = any(row.verified == "yes" for row in rows)
+        if not others:
+            say()
+    if not written:
+        print("No other row waits for a verdict.")
+        return True
+    print(f"{written} rows wait for a verdict in {file}. Set `right` to true or false, then import them:")
+    print(shlex.join(["apprentice", "import", str(file), "--recipe", str(recipe), "--unverified", "keep"]))
+    return others
 
 
 def _show_production(spec: Any, questions: Path) -> None:

@@ -202,7 +202,7 @@ def _standing(report: dict[str, Any], decision: GateDecision) -> str:
 
 def _cost(report: dict[str, Any]) -> str:
     bought = report["collect"]
-    if not bought or report.get("rows_of") == "Dataset":
+    if not bought or (report.get("rows_of") == "Dataset" and not report.get("played_by")):
         return "nothing was bought"
     tokens = f"{bought['prompt_tokens']:,} prompt and {bought['completion_tokens']:,} completion tokens"
     if bought["cost_usd"] is None:

@@ -21,6 +21,7 @@ from apprentice.flows.recipe.sections import (
     StoreSpec,
     WindowSpecs,
     levels_of,
+    relabel_fault,
 )
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
@@ -230,18 +231,6 @@ class Recipe(BaseModel):
         """Return the recipe for the checks of one stage: without regression evaluations and other stages."""
         return self.model_copy(update={"guards": [], **without})
 
-    def tries(self, questions: int) -> EvaluateSpec:
-        """Return how the student plays questions that SFT then learns from."""
-        return EvaluateSpec(
-            questions=questions,
-            decoding="sampled",
-            temperature=self.grpo.temperature if self.grpo else 1.0,
-            max_new_tokens=self.evaluate.max_new_tokens,
-            batch_size=self.evaluate.batch_size,
-            bf16=self.evaluate.bf16,
-            samples=self.collect.students,
-        )
-
     @property
     def is_scripted(self) -> bool:
         """Whether a script plays the teacher."""
@@ -253,9 +242,14 @@ class Recipe(BaseModel):
         return self.sft is not None
 
     @property
-    def buys(self) -> bool:
-        """Whether a teacher is asked."""
+    def collects(self) -> bool:
+        """Whether a teacher plays the collect window."""
         return self.sft is not None and self.teacher is not None and self.collect.dataset is None
+
+    @property
+    def buys(self) -> bool:
+        """Whether a teacher is asked: it plays, or it judges rows of a dataset, which only round 0 takes."""
+        return self.collects or (self.sft is not None and self.collect.relabels and self.round is None)
 
     @property
     def chooses_seeds(self) -> bool:
@@ -326,6 +320,8 @@ class Recipe(BaseModel):
                 "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "
                 "that exist (collect.dataset), or turn it off (sft: off)"
             )
+        if self.collect.relabels and (fault := relabel_fault(self.environment, self.teacher)):
+            raise ValueError(fault)
         return self
 
     @model_validator(mode="after")

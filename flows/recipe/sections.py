@@ -19,6 +19,7 @@ from apprentice.envs.defaults import failed_import
 from apprentice.envs.paths import FilePath
 from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec
 from apprentice.tasks.settings.spec import SeedWindows, Shares, Spec, Window
 
@@ -213,3 +214,15 @@ def _fields(curriculum: Any) -> list[str]:
     """The names of the options that a curriculum sets."""
     names = ("field_name", "lower_field_name", "upper_field_name")
     return [getattr(each, name) for each in curriculum.attributes.values() for name in names if hasattr(each, name)]
+
+
+def relabel_fault(environment: EnvironmentSpec, teacher: TeacherSpec | None) -> str:
+    """Return why no teacher can answer the questions of unverified rows; empty where one can."""
+    if teacher is None:
+        return "collect.unverified: relabel asks a teacher; name one (teacher.model), or take drop or keep"
+    if environment.knows_all() and all(part.max_turns > 1 for part in environment.make().parts()):
+        return (
+            f"collect.unverified: relabel has a teacher answer a question in one turn, and an episode of {environment} "
+            "may have several, whose replies no environment can give; take drop or keep"
+        )
+    return ""

@@ -23,7 +23,15 @@ from apprentice.tasks.artifacts.hub_client import is_away
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
-from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, KeptRollouts, Questions, Release
+from apprentice.tasks.artifacts.types import (
+    Artifact,
+    Checkpoint,
+    Evaluation,
+    KeptRollouts,
+    Questions,
+    RelabelledRollouts,
+    Release,
+)
 from apprentice.tasks.episodes.record import DATASET, read_episodes, read_rows
 from apprentice.tasks.judgement.contents import read_decision
 from apprentice.tasks.reporting import announce
@@ -280,8 +288,12 @@ def past_rounds(store: LocalStore) -> list[PastRound]:
 
 
 def _bought(kept: Node | None) -> dict[str, Any]:
-    """What the teacher's episodes of a round counted; empty where no teacher played, as of a dataset."""
+    """What the teacher's episodes of a round counted, or its verdicts on rows of a dataset; empty where no teacher was
+    asked."""
     rollouts = kept.inputs.get("rollouts") if kept else None
+    if rollouts and rollouts.is_a(RelabelledRollouts):
+        judged = sum(rollouts.counts.get(name, 0) for name in ("confirmed", "replaced", "undecided"))
+        return rollouts.counts | {"episodes": judged}
     return rollouts.counts if rollouts and not rollouts.is_of_a_dataset else {}
 
 

@@ -90,6 +90,22 @@ class RescoredRollouts(Rollouts):
     """Episodes in which the environment answers otherwise than was recorded."""
 
 
+class RelabelledRollouts(Rollouts):
+    """Rows of a dataset, judged by a teacher where no environment could. Tokens and cost are those of the teacher."""
+
+    suffix = "judged-rollouts"
+    confirmed: Count
+    """Unverified rows whose answer is the teacher's as well."""
+    replaced: Count
+    """Rows that have the teacher's answer now, which it gave twice."""
+    undecided: Count
+    """Rows that are left out, failed ones included."""
+
+    @property
+    def figure(self) -> str:
+        return f"{super().figure}; a teacher confirmed {self.confirmed:,} and replaced {self.replaced:,}"
+
+
 class RolloutShard(Rollouts):
     """The episodes of a part of the collect window."""
 

@@ -13,6 +13,7 @@ from apprentice.tasks.artifacts.types import (
     Evaluation,
     KeptRollouts,
     Questions,
+    RelabelledRollouts,
     Rollouts,
 )
 from apprentice.tasks.cards.facts import Facts, lines_of
@@ -45,6 +46,7 @@ class DatasetFacts(Facts):
         self.judgement = min((file.name for file in out.glob("*.json")), default=None)
         self.columns = QUESTION_COLUMNS if made.is_a(Questions) else _columns(made)
         self.played = played_by(made)
+        self.judged = made.nearest(RelabelledRollouts) if made.is_a(Rollouts, KeptRollouts) else None
         self.spent = _spent(made)
         self.players = _players(out / "kept.jsonl")
         self.model, self.questions = made.nearest(Checkpoint), made.nearest(Questions)
@@ -66,7 +68,7 @@ class DatasetFacts(Facts):
 def played_by(made: Node) -> dict[str, Any] | None:
     """The settings by which a teacher played these episodes; None without rollouts."""
     above = (each for each in [made, *made.ancestors()] if each.is_a(Rollouts))
-    return next((each.settings for each in above if "teacher" in each.settings), None)
+    return next((each.settings for each in above if {"teacher", "window"} <= each.settings.keys()), None)
 
 
 def trained_on(made: Node) -> str:
@@ -90,8 +92,11 @@ def _columns(made: Node) -> dict[str, str]:
     """The data dictionary, from the docstrings of the row's fields."""
     row = next((row for kind, row in ROWS.items() if made.is_a(kind)), None)
     descriptions = {name: field.description for name, field in row.model_fields.items()} if row else {}
-    if made.record and made.record.made_by["stage"] not in MIXED:  # a single player is not named in the rows
+    recipe = made.record.provenance.recipe if made.record else {}
+    unverified = recipe.get(CollectSpec.section, {}).get("unverified", "drop")
+    is_mixed = unverified == "relabel" or (made.record and made.record.made_by["stage"] in MIXED)
+    if made.record and not is_mixed:  # a single player is not named in the rows
         descriptions.pop("player", None)
-    if not made.record or made.record.provenance.recipe.get(CollectSpec.section, {}).get("unverified") != "keep":
+    if unverified == "drop":
         descriptions.pop("verified", None)
     return {name: " ".join((text or QUESTION_COLUMNS.get(name, "")).split()) for name, text in descriptions.items()}

@@ -54,9 +54,9 @@ class Record(BaseModel):
     correct: str = ""
     """The environment's own answer, if it gives one; empty when the episode ended without it."""
     failed_at: str = ""
-    """Where the episode failed: "teacher" (no valid call), "teacher's endpoint" (it refused the question, such as by a
-    content filter), "environment" (its server was lost), "question" (the environment failed on it, and again on a new
-    connection); else empty."""
+    """Where the episode failed: "teacher" (no valid call, or no verdict on a row that was taken from elsewhere),
+    "teacher's endpoint" (it refused the question, such as by a content filter), "environment" (its server was lost),
+    "question" (the environment failed on it, and again on a new connection); else empty."""
     cause: str = ""
     """Why it failed."""
     attempts: int = 0
@@ -83,8 +83,9 @@ class Record(BaseModel):
     """Who played it, where several did: the teacher, a model of this project, or whoever made the dataset; empty where
     only the teacher did."""
     verified: str = ""
-    """Of rows that were taken from elsewhere: "yes" where the environment gave the reward, "no" where the row is taken
-    at its word (`collect.unverified: keep`); empty where no row is unverified."""
+    """Of rows that were taken from elsewhere: "yes" where the environment gave the reward, "person" or "teacher" where
+    a person or a teacher judged the answer, "no" where nobody did (`collect.unverified`); empty where no row is
+    unverified."""
 
     takes_text: bool = False
     """Whether the environment scores a last text without a call (`say`); left out where it does not."""

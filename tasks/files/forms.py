@@ -32,7 +32,7 @@ def rows_in(file: Path, columns: Iterable[str] = ()) -> Iterator[Row]:
     Args:
         columns: Columns, with dots for what is nested, that stay in a row where they are null.
     """
-    kept = frozenset(columns) | {"reward"}
+    kept = frozenset(columns) | {"reward", "right"}
     for where, data in READERS[form_of(file) or ".jsonl"](file):
         yield Row(where, without_nulls(data, kept))
 

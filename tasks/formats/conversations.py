@@ -22,6 +22,7 @@ from apprentice.tasks.episodes.notations import (
 from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.trl_rows import exact_messages
+from apprentice.tasks.formats.waiting_rows import is_waiting, verdict_of
 from apprentice.tasks.settings.spec import Column
 
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "developer": "system", "function": "tool"}
@@ -210,6 +211,8 @@ class Conversation(BaseModel):
     """Name and version of the environment, where a rollout of this project names it."""
     about: dict[str, Any] = {}
     """The other fields of a rollout of this project."""
+    waits: bool = False
+    """Whether the row was written to wait for a person's verdict; its reward is that verdict, None without one."""
 
     def thinking(self, is_on: bool) -> "Conversation":
         """The conversation for a student that thinks, or that answers at once."""
@@ -266,8 +269,16 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
         return Trace.model_validate(traces[0]).conversation()
     if "scores" in row and "messages" in row:
         return _of_inspect(row)
+    if is_waiting(row):
+        right = verdict_of(row)
+        judged = {"reward": None if right is None else float(right), "waits": True}
+        return judged | {name: row.get(name) for name in ("messages", "tools")} | _environment(row)
     given = {name: row[name] for name in ("tools", "reward", "seed") if name in row} | _rollout(row)
     return given | {"messages": _messages_of(row)}
+
+
+def _environment(row: dict[str, Any]) -> dict[str, Any]:
+    return {"environment": row["environment"]} if "environment" in row else {}
 
 
 def _messages_of(row: dict[str, Any]) -> Any:

@@ -4,8 +4,6 @@ In: an environment pool, questions, a protocol. Out: each episode as a record, a
 
 Evaluation protocols, that is prompt and parser: parity with training, or the public tutorial's.
 
-Episodes whose question the teacher's endpoint refused: final once it has answered a question that was asked later.
-
 Generates a checkpoint's answers for batches of episodes.
 
 In: a checkpoint's folder, decoding settings, episodes. Out: one message per episode, parsed as in GRPO. Sampling is
@@ -21,12 +19,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.tools import without_return
 from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.example import drafts_of
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, Record, as_text, with_arguments
+from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import chat_format, parse, prompt_ids
 from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.checkpoints import load_model
@@ -36,7 +33,7 @@ from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.players.thought_budget import within_budget
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import EndpointStop, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
+from apprentice.tasks.reporting.errors import Stop, TeacherRefused
 from apprentice.tasks.settings.spec import EvaluateSpec
 
 CANNOT_SEE = (
@@ -231,57 +228,6 @@ class Endpoint(NamedTuple):
         episode.prompt_tokens += spent.prompt_tokens
         episode.completion_tokens += spent.completion_tokens
         return message
-
-
-class Held(NamedTuple):
-    record: Record
-    is_understood: bool
-    """Whether the refusal says that it is the question's, as a content filter's does."""
-
-
-class RefusedEpisodes:
-    """Refused episodes that are not in the journal yet; used by several threads."""
-
-    def __init__(self, journal: Journal):
-        self._journal = journal
-        self._held: dict[int, Held] = {}
-
-    def hold(self, number: int, record: Record, is_understood: bool) -> None:
-        self._held[number] = Held(record, is_understood)
-
-    def answered(self, number: int) -> None:
-        """Journals the episodes that were refused before the request of this number."""
-        for each in sorted(self._held):
-            if each < number and (held := self._held.pop(each, None)):
-                self._journal.append(held.record)
-
-    def answered_before(self) -> tuple[list[Message], list[dict[str, Any]], int] | None:
-        """Prompt, tools and seed of an episode that the teacher has played; None without one."""
-        lines = map(json.loads, self._journal.in_order())
-        known = next((line for line in lines if not line["failed_at"]), None)
-        return known and (known["messages"][:2], without_return(json.loads(known["tools"])), known["seed"])
-
-    def settle(self, teacher: Teacher) -> None:
-        """Journals the others at the end of a window. Raises EndpointStop, and keeps none, if one was not understood
-        and the endpoint now refuses a question that it has answered."""
-        unclear = [held.record for held in self._held.values() if not held.is_understood]
-        if unclear and (cause := self._refuses(teacher)):
-            raise EndpointStop(
-                f"The teacher's endpoint refused the last {len(unclear)} questions ({unclear[-1].cause}), and then one "
-                f"that it had answered: {cause}.",
-                "Run again when it answers: only these are asked.",
-            )
-        self.answered(max(self._held, default=0) + 1)
-
-    def _refuses(self, teacher: Teacher) -> str:
-        """Why the endpoint does not answer a question that it has answered before; empty if it does."""
-        if (known := self.answered_before()) is None:
-            return "none was answered"
-        try:
-            teacher.say(*known[:2], Spent(), "required", known[2])
-        except (TeacherFailed, TeacherUnavailable) as error:
-            return str(error)
-        return ""
 
 
 class LocalModel:

@@ -108,6 +108,19 @@ class Teacher:
     def close(self) -> None:
         wait_for(self._client.close())
 
+    def say_what_it_cost(self) -> None:
+        """Says the requests of a model, its tokens and their cost; nothing of a script."""
+        if self._spec.scripted_error_rate is not None or not self.total.attempts:
+            return
+        total, cap = self.total, self._spec.budget_usd
+        of = f" of {cap:g} USD" if cap else " USD"
+        booked = f"{self._budget.spent:.4f}{of} booked, " if self._spec.prices else ""
+        announce.say(
+            f"{self._spec.called}: {booked}{total.attempts:,} requests, {total.prompt_tokens:,} prompt tokens "
+            f"({total.cached_tokens:,} cached), {total.completion_tokens:,} completion tokens "
+            f"({total.reasoning_tokens:,} reasoning)."
+        )
+
     @property
     def changes(self) -> list[str]:
         """The differences between this endpoint's requests and the recipe."""

@@ -10,7 +10,7 @@ from apprentice.tasks.episodes.notations import split_thought
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.thinking import THOUGHT, instructed
 from apprentice.tasks.players.dialect import content_text
-from apprentice.tasks.settings.spec import ThoughtsSpec
+from apprentice.tasks.settings.endpoint import ThoughtsSpec
 
 TOO_LONG = "a thought over its budget"
 LETTERS_A_TOKEN = 3

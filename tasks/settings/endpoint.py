@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.source import digest_of_script
 from apprentice.envs.wire.server import without_secrets
-from apprentice.tasks.settings.spec import ThinkingSpec, ThoughtsSpec
+from apprentice.tasks.settings.spec import ThinkingSpec
 from apprentice.tasks.settings.spec_base import OPERATIONAL, WHEN_GIVEN, Spec
 
 OPENAI = "api.openai.com"
@@ -66,6 +66,18 @@ class Prices(Spec):
 
 
 DEFAULT_TEACHER = "gpt-5-mini"
+
+
+class ThoughtsSpec(Spec):
+    """What is taken of a teacher's reasoning where the student thinks (`student.thinking`)."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Maximum tokens of a thought, estimated at three characters each. For a longer one the teacher is asked again for
+    a shorter one, at most `collect.asks` times. Default: `student.thinking.max_tokens`."""
+    shortest_of: int = Field(default=1, ge=1, le=16)
+    """How often the teacher plays each question; the right episode with the shortest thoughts is recorded."""
+    instruction: str = Field(default="")
+    """Filled in from `student.thinking.instruction`."""
 
 
 class TeacherSpec(Spec):

@@ -153,18 +153,6 @@ class ThinkingSpec(Spec):
     """What is added to the environment's instructions, for the teacher and for the student. Empty: nothing."""
 
 
-class ThoughtsSpec(Spec):
-    """What is taken of a teacher's reasoning where the student thinks (`student.thinking`)."""
-
-    max_tokens: int | None = Field(default=None, ge=1)
-    """Maximum tokens of a thought, estimated at three characters each. For a longer one the teacher is asked again for
-    a shorter one, at most `collect.asks` times. Default: `student.thinking.max_tokens`."""
-    shortest_of: int = Field(default=1, ge=1, le=16)
-    """How often the teacher plays each question; the right episode with the shortest thoughts is recorded."""
-    instruction: str = Field(default="")
-    """Filled in from `student.thinking.instruction`."""
-
-
 class StudentSpec(Spec):
     """The model to train: from the Hub, from a folder, built from scratch, or one that this project has trained."""
 
@@ -312,9 +300,10 @@ class CollectSpec(Spec):
     """Take rollouts that exist in place of a collection: a file, a folder, or owner/name@COMMIT on the Hub. The
     environment plays their calls again: its prompt, replies and reward count, not the rows'. Of several rounds only
     round 0 learns from them."""
-    unverified: Literal["drop", "keep"] = Field(default="drop", json_schema_extra=WHEN_GIVEN)
+    unverified: Literal["drop", "keep", "relabel"] = Field(default="drop", json_schema_extra=WHEN_GIVEN)
     """What becomes of rows of `dataset` whose question is not found under any seed, so that no reward can be verified.
-    `keep` takes them at their word; rows without a reward then count as right."""
+    `keep` takes them at their word, or at that of a person (`apprentice import --waiting`); rows without a reward then
+    count as right. `relabel`: the teacher answers these questions, and two equal answers count as right."""
     students: int = Field(default=0, ge=0, le=64, json_schema_extra=WHEN_GIVEN)
     """How often the student itself plays each question, sampled as in GRPO. Its correct attempts are kept beside
     the teacher's rollouts, or in place of a teacher. The teacher does not play questions without a wrong attempt."""
@@ -330,6 +319,11 @@ class CollectSpec(Spec):
             return given
         path, at, revision = given.rpartition("@")
         return {"path": path, "revision": revision} if at else {"path": revision}
+
+    @property
+    def relabels(self) -> bool:
+        """Whether the teacher answers the questions of rows that could not be verified."""
+        return self.unverified == "relabel"
 
     def teaching(self, thinking: ThinkingSpec | None) -> "CollectSpec":
         """The settings for a student that thinks so, or answers at once."""

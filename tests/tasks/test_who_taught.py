@@ -23,6 +23,7 @@ from apprentice.tasks.artifacts.types import (
     BaseStudent,
     GrpoCheckpoint,
     KeptRollouts,
+    RelabelledRollouts,
     RescoredRollouts,
     Rollouts,
     Verdict,
@@ -48,6 +49,7 @@ def made(store: LocalStore, kind: type[Artifact], stage: str, text: str, **input
     name = "kept.jsonl" if kind is KeptRollouts else "rollouts.jsonl"
     counts = {"episodes": 40, "kept": 40, "dropped": {}} if kind is KeptRollouts else COUNTS
     counts = counts | ({"changed": 1, "left_out": 0} if kind is RescoredRollouts else {})
+    counts = counts | ({"confirmed": 2, "replaced": 3, "undecided": 4} if kind is RelabelledRollouts else {})
     by = {"stage": stage, "inputs": {which: each.revision for which, each in inputs.items()}, "settings": {}}
     with store.staging() as folder:
         (folder / name).write_text(text)
@@ -67,11 +69,16 @@ def rescored(store: LocalStore, text: str, before: Rollouts) -> Rollouts:
     return made(store, RescoredRollouts, "rescore", text, rollouts=before)
 
 
+def judged_by_a_teacher(store: LocalStore, text: str) -> Rollouts:
+    return made(store, RelabelledRollouts, "relabel", text, rollouts=of_a_dataset(store, text))
+
+
 WHOSE = {
     "teacher": (of_a_teacher, True),
     "teacher, rescored": (lambda store, text: rescored(store, text, of_a_teacher(store, text)), True),
     "dataset": (of_a_dataset, False),
     "dataset, rescored": (lambda store, text: rescored(store, text, of_a_dataset(store, text)), False),
+    "dataset, judged by a teacher": (judged_by_a_teacher, False),
 }
 whose = pytest.mark.parametrize(("make", "is_teacher"), WHOSE.values(), ids=WHOSE)
 
@@ -139,22 +146,27 @@ def test_the_history_and_the_pages_count_nothing_as_bought_and_name_the_dataset(
     rollouts = make(store, rows)
     kept = node_of(store, parent(made(store, KeptRollouts, "filter_rollouts", rows, rollouts=rollouts)), {})
     assert kept.is_of_a_dataset is not is_teacher
-    assert _bought(kept) == (store.record(type(rollouts), rollouts.key, rollouts.revision).counts if is_teacher else {})
+    counts = store.record(type(rollouts), rollouts.key, rollouts.revision).counts
+    bought = counts | {"episodes": 9} if isinstance(rollouts, RelabelledRollouts) else counts if is_teacher else {}
+    assert _bought(kept) == bought, "a teacher's verdicts on rows cost what they cost"
     assert _players(store, kept) == ("40 by the teacher" if is_teacher else "40 by the dataset")
     assert trained_on(kept) == ("a teacher's episodes" if is_teacher else "conversations that were given")
     assert _rollouts(kept, frozenset()).source.model == ("Teacher" if is_teacher else "Dataset")
 
 
 @pytest.mark.parametrize(
-    ("rows_of", "cost"),
+    ("rows_of", "played_by", "cost"),
     [
-        ("Teacher", "0.0200 USD at the recipe's prices, 7 prompt and 5 completion tokens"),
-        ("Dataset", "nothing was bought"),
+        ("Teacher", "toy", "0.0200 USD at the recipe's prices, 7 prompt and 5 completion tokens"),
+        ("Dataset", None, "nothing was bought"),
+        ("Dataset", "toy", "0.0200 USD at the recipe's prices, 7 prompt and 5 completion tokens"),
     ],
 )
-def test_rows_of_a_dataset_cost_nothing_although_they_say_what_they_cost_once(rows_of: str, cost: str):
+def test_rows_of_a_dataset_cost_what_a_teacher_said_of_them_and_not_what_they_cost_once(
+    rows_of: str, played_by: str | None, cost: str
+):
     collected = {"prompt_tokens": 7, "completion_tokens": 5, "cost_usd": 0.02}
-    assert _cost({"collect": collected, "rows_of": rows_of}) == cost
+    assert _cost({"collect": collected, "rows_of": rows_of, "played_by": played_by}) == cost
 
 
 @pytest.mark.parametrize(("teacher", "player"), [("gpt at home", "gpt at home"), ("", "the dataset")])
@@ -194,6 +206,13 @@ def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
     assert stages == (["take_rollouts"] if takes else [])
     assert rollouts == ("rows" if takes else None)
     assert given == (rollouts, "tries", {}, called, recipe.seed)
+    if teacher:
+        monkeypatch.setattr(lessons, "relabel", lambda *_: "judged rows")
+        relabels = recipe.collect.model_copy(update={"unverified": "relabel"})
+        recipe = recipe.model_copy(update={"collect": relabels})
+        rollouts, given, _ = lessons.lessons_of(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
+        assert rollouts == ("judged rows" if takes else None)
+        assert given == (rollouts, "tries", {}, "", recipe.seed), "each row that the teacher replaced names it"
 
 
 def test_what_is_gone_is_not_taken_for_a_dataset(tmp_path: Path):

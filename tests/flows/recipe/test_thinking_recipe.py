@@ -10,7 +10,8 @@ from apprentice.flows.training_checks import check_thinking
 from apprentice.tasks.episodes.thinking import think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import StudentSpec, ThinkingSpec, ThoughtsSpec
+from apprentice.tasks.settings.endpoint import ThoughtsSpec
+from apprentice.tasks.settings.spec import StudentSpec, ThinkingSpec
 from apprentice.tasks.training.template import check_template
 from tests.conftest import TASKS
 from tests.students_page import templates, toy_tokenizer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.episodes.record import Journal, Record
-from apprentice.tasks.players.play import RefusedEpisodes
+from apprentice.tasks.players.refused_episodes import RefusedEpisodes
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherUnavailable
 
 

@@ -14,8 +14,8 @@ from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import ThinkingSpec, ThoughtsSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec, ThoughtsSpec
+from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.endpoint import KEY, Endpoint, call, say
 from tests.served_desk import OLD, REFUSAL, ServedDesk, served_desk
 
