@@ -92,8 +92,8 @@ def lessons_of(
     if recipe.collect.students:
         questions_tried = tried_questions(run, questions)
         stage = evaluate.titled("Tries of the student in {environment}")
-        temperature = recipe.grpo.temperature if recipe.grpo else 1.0
-        played = _tries(recipe.evaluate, questions_tried.evaluate, recipe.collect.students, temperature)
+        asked = questions_tried.evaluate, recipe.collect.students, recipe.temperature_of_rollouts
+        played = _tries(recipe.evaluate, *asked)
         tries = stage(run, played, model, recipe.environment, questions_tried, recipe.seed)
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
@@ -141,7 +141,8 @@ def rollouts_of(
     if recipe.collect.dataset is not None:
         if recipe.round is not None:
             return None
-        return taken_rows(run, recipe, recipe.collect.dataset, questions, rescore)
+        judges = recipe.collect, recipe.teacher, recipe.environment
+        return taken_rows(run, *judges, recipe.collect.dataset, questions, rescore)
     if recipe.teacher is None:
         return None
     window: Window | Seeds = recipe.seed_windows().collect
@@ -157,25 +158,28 @@ def rollouts_of(
 
 
 def taken_rows(
-    run: RunContext, recipe: Recipe, dataset: DatasetSpec, questions: Questions, rescore: bool = False
+    run: RunContext,
+    spec: CollectSpec,
+    teacher: TeacherSpec | None,
+    environment: EnvironmentSpec,
+    dataset: DatasetSpec,
+    questions: Questions,
+    rescore: bool = False,
 ) -> Rollouts:
-    """Return the rows of a dataset that the recipe takes, with a teacher's verdicts where it asks for them."""
-    unverified = "keep" if recipe.collect.relabels else recipe.collect.unverified
-    rollouts = made_or_rescored(run, take_rollouts, (dataset, recipe.environment, questions, unverified), rescore)
-    return (
-        relabel(run, *_judging(recipe.collect, recipe.teacher, recipe.environment), rollouts)
-        if recipe.collect.relabels
-        else rollouts
-    )
+    """Return the rows of a dataset that are taken, with a teacher's verdicts where it is asked for them."""
+    unverified = "keep" if spec.relabels else spec.unverified
+    rollouts = made_or_rescored(run, take_rollouts, (dataset, environment, questions, unverified), rescore)
+    return relabel(run, *_judging(spec, teacher, environment), rollouts) if spec.relabels else rollouts
 
 
-def judged_rows(run: RunContext, recipe: Recipe, questions: Questions) -> Rollouts | None:
-    """Return the rows of the recipe's dataset as the teacher has judged them; None where it is still to be asked."""
-    if recipe.collect.dataset is None:
+def judged_rows(
+    run: RunContext, spec: CollectSpec, teacher: TeacherSpec, environment: EnvironmentSpec, questions: Questions
+) -> Rollouts | None:
+    """Return the rows of the dataset as the teacher has judged them; None where it is still to be asked."""
+    if spec.dataset is None:
         return None
-    taken = take_rollouts.find(run, recipe.collect.dataset, recipe.environment, questions, "keep")
-    judging = _judging(recipe.collect, recipe.teacher, recipe.environment)
-    return relabel.find(run, *judging, taken) if taken else None
+    taken = take_rollouts.find(run, spec.dataset, environment, questions, "keep")
+    return relabel.find(run, *_judging(spec, teacher, environment), taken) if taken else None
 
 
 def _judging(

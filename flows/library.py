@@ -55,7 +55,7 @@ def rollouts_given(stages: Pipeline, given: Given) -> Rollouts | KeptRollouts:
     found = _artifact(run.store, given, (Rollouts, KeptRollouts), "rollouts", "the result of `collect`")
     if isinstance(found, Path):
         spec = pinned_rows(DatasetSpec(path=str(found)))
-        return taken_rows(run, recipe, spec, stages.questions)
+        return taken_rows(run, recipe.collect, recipe.teacher, recipe.environment, spec, stages.questions)
     return found
 
 

@@ -278,7 +278,8 @@ class Preflight:
         task = recipe.environment.unscaled()
         if not recipe.collects:
             asked = questions.find(run, task, recipe.seed_windows(), recipe.evaluate.questions)
-            return None if asked and judged_rows(run, recipe, asked) else recipe.teacher
+            judging = recipe.collect, recipe.teacher, recipe.environment
+            return None if asked and judged_rows(run, *judging, asked) else recipe.teacher
         given = recipe.collect.by_teacher(), recipe.teacher, task, recipe.seed_windows().collect
         found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None

@@ -252,6 +252,10 @@ class Recipe(BaseModel):
         return self.collects or (self.sft is not None and self.collect.relabels and self.round is None)
 
     @property
+    def temperature_of_rollouts(self) -> float:
+        return self.grpo.temperature if self.grpo else 1.0
+
+    @property
     def chooses_seeds(self) -> bool:
         """Whether the teacher is asked some of the collect window's questions only."""
         return bool(self.round or self.collect.students or self.collect.teacher_questions)

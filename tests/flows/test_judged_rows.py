@@ -195,7 +195,7 @@ def test_a_teacher_that_is_to_judge_is_looked_at_before_and_once_it_has_nobody_a
         asked = question_set(run, chosen)
         dataset = chosen.collect.dataset
         assert dataset is not None
-        made = taken_rows(run, chosen, dataset, asked)
+        made = taken_rows(run, chosen.collect, chosen.teacher, chosen.environment, dataset, asked)
         assert isinstance(made, RelabelledRollouts)
         assert (made.confirmed, made.replaced, made.undecided, made.episodes) == (2, 1, 0, 4)
         assert made.cost_usd == pytest.approx(4 * 12e-6)
