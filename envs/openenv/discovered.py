@@ -21,6 +21,8 @@ from apprentice.envs.wire.session import ActionRefused, Refused, Session
 LIST = {"type": "list_tools"}
 INFRASTRUCTURE = ("timeout", "transport_error")
 """Kinds of a tool's error that no call of a model causes."""
+NO_REWARD = "the episode ended without a reward"
+"""What is wrong with a server that ends an episode and grades none of its steps."""
 
 
 class NoTools(BadReply):
@@ -172,7 +174,7 @@ class DiscoveredEnvironment(ToolEnvironment):
             self._rewards.append(reply.reward)
             self.reward = self.scaled(self._counted(self._rewards))
         if reply.done and not self._rewards:
-            raise BadReply("the episode ended without a reward")
+            raise BadReply(NO_REWARD)
         self.done = reply.done
 
     def scaled(self, reward: float) -> float:

@@ -5,7 +5,8 @@ What changes on every reset, such as an episode's id, is no part of a question: 
 """
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from apprentice.envs.wire.passing import NAMES, TOKENS, leaves, masked
@@ -47,12 +48,12 @@ def at(paths: Sequence[str], reply: Reply, state: Callable[[], dict[str, Any]], 
 def whole(observation: dict[str, Any], passing: Sequence[str] = ()) -> str:
     """Return all of an observation that says something: the text, if it is one text alone, else a line for each field.
 
-    Without fields that are empty or longer than LONGEST; empty if nothing is left.
+    Without fields that are empty, and what is no text for a model: a field longer than LONGEST, a long array of
+    numbers, a picture.
     """
+    parts = {name: _readable(each) for name, each in _without(observation, passing).items() if name not in NOT_SHOWN}
     left = {
-        name: value
-        for name, value in _without(observation, passing).items()
-        if name not in NOT_SHOWN and value not in (None, "", [], {}) and len(written(value)) <= LONGEST
+        name: each for name, each in parts.items() if each not in (None, "", [], {}) and len(written(each)) <= LONGEST
     }
     texts = list(left.values())
     if len(texts) == 1 and isinstance(texts[0], str):
@@ -62,6 +63,40 @@ def whole(observation: dict[str, Any], passing: Sequence[str] = ()) -> str:
 
 LONGEST = 20_000
 """Characters of a field's JSON from which it is no text for a model, such as the pixels of a picture."""
+LONGEST_NUMBERS = 4_000
+"""The same of an array of numbers, a few of which fill a small model's context."""
+ENCODED = re.compile(r"(?:data:[\w/;+.-]+,)?(?=\S*[a-z])(?=\S*[A-Z])(?=\S*\d)[\w+/-]{400,}={0,2}", re.ASCII)
+"""A picture or a file as text."""
+
+
+def hidden(observation: dict[str, Any]) -> list[str]:
+    """Return the paths of what `whole` leaves out because it is no text for a model."""
+    return [path for name, value in observation.items() if name not in NOT_SHOWN for path in _hidden(value, name)]
+
+
+def _hidden(value: Any, path: str) -> Iterator[str]:
+    if _is_raw(value) or len(written(_readable(value))) > LONGEST:
+        yield path
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _hidden(each, f"{path}.{name}")
+
+
+def _readable(value: Any) -> Any:
+    """Return a value without what no model reads; None if it is that itself."""
+    if isinstance(value, dict):
+        return {name: _readable(each) for name, each in value.items() if not _is_raw(each)}
+    return None if _is_raw(value) else value
+
+
+def _is_raw(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) >= 400 and ENCODED.fullmatch(value) is not None
+    return isinstance(value, list) and _are_numbers(value) and len(written(value)) > LONGEST_NUMBERS
+
+
+def _are_numbers(value: Any) -> bool:
+    return all(map(_are_numbers, value)) if isinstance(value, list) else isinstance(value, int | float)
 
 
 def written(value: Any) -> str:

@@ -113,12 +113,26 @@ def _inlined(schema: Any, known: dict[str, Any], seen: tuple[str, ...] = ()) -> 
         return found | {key: value for key, value in schema.items() if key != "$ref"}
     if (one := _or_null(schema)) is not None:
         return _inlined(one, known, seen)
+    schema = _with_kinds(schema, known)
     return {
         key: {name: _inlined(each, known, seen) for name, each in value.items()}
         if key == "properties" and isinstance(value, dict)  # an argument may be called title
         else _inlined(value, known, seen)
         for key, value in schema.items()
         if key not in ("$defs", "title", "discriminator")
+    }
+
+
+def _with_kinds(schema: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Return a union whose members require the field that tells them apart: pydantic refuses one without it, though
+    the schema gives it a default."""
+    kind = (schema.get("discriminator") or {}).get("propertyName")
+    members = schema.get("oneOf")
+    if not kind or not isinstance(members, list):
+        return schema
+    found = [known.get(str(each.get("$ref", "")).rpartition("/")[2], each) for each in members]
+    return schema | {
+        "oneOf": [each | {"required": [kind, *(n for n in each.get("required", []) if n != kind)]} for each in found]
     }
 
 

@@ -5,6 +5,7 @@ In: two replies that should be equal. Out: which parts differ, with and without 
 
 import re
 from collections.abc import Iterator
+from time import time
 from typing import Any
 
 from apprentice.envs.wire.reply import Reply, one_line
@@ -19,6 +20,8 @@ TOKENS = re.compile(
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b"
 )
 """Texts that may change on every reset of one question."""
+A_DAY = 86_400
+"""Seconds. A number this near to now, in seconds or milliseconds since 1970, is a time."""
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -32,8 +35,11 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def masked(value: Any) -> Any:
-    """Return a text without ids and times, and any other value as it is."""
-    return TOKENS.sub("…", value) if isinstance(value, str) else value
+    """Return a text without ids and times, "…" for a number that is the time of today, and any other value as it is."""
+    if isinstance(value, str):
+        return TOKENS.sub("…", value)
+    is_now = isinstance(value, int | float) and any(abs(value / unit - time()) < A_DAY for unit in (1, 1000))
+    return "…" if is_now else value
 
 
 def passing(first: Any, second: Any) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
+MOST_ERRORS = 3
+"""Errors of a validation that are told."""
 LONGEST_TEXT = 200_000
 """Maximum characters of one text in a reply, such as a question."""
 
@@ -74,14 +76,20 @@ def data_of(raw: str | bytes, expected: str) -> dict[str, Any]:
         raise BadReply(f"the reply is not a message but {_shown(message)}")
     data = message.get("data")
     if message.get("type") == "error" and isinstance(data, dict):
-        raise ServerError(
-            one_line(data.get("code", "UNKNOWN")), one_line(data.get("message", "an error without a message"))
-        )
+        said = one_line(data.get("message", "an error without a message"))
+        raise ServerError(one_line(data.get("code", "UNKNOWN")), f"{said}{_details(data.get('errors'))}")
     if message.get("type") != expected:
         raise BadReply(f"the reply is of type {_shown(message.get('type'))}, not {expected}")
     if not isinstance(data, dict):
         raise BadReply(f"the reply's data is {_shown(data)}")
     return data
+
+
+def _details(errors: Any) -> str:
+    """Return what a validation found, as pydantic lists it: the first few fields and what is wrong with each."""
+    found = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    shown = [": ".join(filter(None, [_named(tuple(each.get("loc") or ())), each.get("msg")])) for each in found]
+    return one_line(f": {'; '.join(shown[:MOST_ERRORS])}") if shown else ""
 
 
 def reply_of(data: dict[str, Any]) -> Reply:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from apprentice.envs.catalog import game_of, known, part_of
+from apprentice.envs.openenv.discovered import DiscoveredEnvironment
 from apprentice.envs.wire.breaker import Space
 from apprentice.envs.wire.metadata import OLDER, metadata_of, why_foreign
 from apprentice.envs.wire.reply import BadReply
@@ -37,6 +38,10 @@ AT_ONCE = 16
 PATIENCE = 10.0
 """Seconds that a server may fail during a check."""
 STOPS = "The run cannot be played at all."
+UNSTEADY = (
+    "Its author can draw what an opponent does from the seed as well: random.Random(seed) in place of random. Some "
+    "servers have a setting for it, such as an opponent that plays by a rule; its log says why a step crashed."
+)
 
 
 def answers(server: EnvironmentServer) -> CheckResult:
@@ -92,6 +97,9 @@ def wire(subject: Subject) -> CheckResult:
     except SessionLost as lost:
         if fault := subject.fault_in_tried():
             return failed(str(fault), CORRECT)
+        if isinstance(lost.__cause__, BadReply) and _is_adapter(subject):
+            said = "the same calls did not lead to the same episode: its replies are drawn at random, or it counts on"
+            return failed(f"{said} ({lost})", UNSTEADY)
         if isinstance(lost.__cause__, BadReply):
             return _foreign(subject, f"its replies are not those of {name} ({lost})")
         return failed(f"the connection was lost: {lost}", "See the server's log and check again.")
@@ -224,7 +232,14 @@ def _counted(granted: int, needs: Needs, trouble: str) -> CheckResult:
     return failed(found, f"{fix}; with fewer sessions a run is slower.", severity="note")
 
 
+def _is_adapter(subject: Subject) -> bool:
+    """Whether the environment takes its tools from the server, and so plays any server."""
+    return isinstance(subject.players[0].environment, DiscoveredEnvironment)
+
+
 def _foreign(subject: Subject, found: str) -> CheckResult:
+    if _is_adapter(subject):
+        return failed(found, "See the server's log: its author has to mend it.")
     spec = subject.spec
     name = calls_itself(subject.server)
     named = f"; its name is {name}" if name else ""

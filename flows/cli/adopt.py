@@ -17,20 +17,22 @@ import yaml
 from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.discovered import NoTools
 from apprentice.envs.openenv.env import Environment
-from apprentice.envs.openenv.observation import NAMES, STATE, whole
+from apprentice.envs.openenv.observation import NAMES, STATE, hidden, whole
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
-from apprentice.flows.audit.connection import answers, calls_itself, known_as
+from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.subject import AuditedEpisode, Needs, Recorded, Subject, play
+from apprentice.flows.audit.play.subject import AuditedEpisode, Needs, Recorded, Subject, play, take
 from apprentice.flows.audit.seeds import IGNORES_SEEDS
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.servers import completed, environment_server
+from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 
 SESSIONS = 16
@@ -43,12 +45,19 @@ SEEDS = 3
 """Seeds whose question is asked twice: a reset may take seconds."""
 LONGEST = 30
 """Turns after which such an episode is left."""
+AT_LEAST = 10
+"""Turns that a right episode may need, where random calls ended episodes of several turns and none earned more."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
 SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?user", re.IGNORECASE)
 """Names of tools that speak to the user."""
-TASK_LISTS = {"/tasks": "task_id", "/scenarios": "scenario"}
-"""Where servers that take a task by its name may list them, and the name's field in a reset."""
+TASK_LISTS = {
+    "/tasks": ("task_id", "task", "task_name"),
+    "/scenarios": ("scenario", "scenario_id", "scenario_name"),
+    "/levels": ("level", "level_id"),
+    "/problems": ("problem_id", "problem"),
+}
+"""Where servers that take a task by its name may list them, and what a reset may call the name."""
 PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
 
@@ -128,21 +137,49 @@ def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) 
 def _by_adapter(
     server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any]
 ) -> list[str]:
-    first = _first_resets(server, given)
+    tasks, unknown = ([], "") if "tasks" in given else _listed_tasks(server, given)
+    asked = given | ({"tasks": tasks} if tasks else {})
+    first = _first_resets(server, asked)
     found = {name: Finding(value, "as you said") for name, value in given.items()}
-    found = ({} if "tasks" in given else _starts(server, first, given)) | found
-    found = ({} if "question" in given else _question(server, first[0], given)) | found
+    if tasks:
+        found = {"tasks": Finding(tasks, f"the server lists {len(tasks)} tasks")} | found
+    elif "tasks" not in given:
+        found = _starts(server, first, given, unknown) | found
+    found = ({} if "question" in given else _question(server, first[0], asked)) | found
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
-    report = audit(Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS)), quick=True)
+    subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
+    report = audit(subject, quick=True)
     if report.wrong is not None:
         raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
+    if report.granted > 1 and (shared := _shared(subject)):
+        raise Stop(
+            f"{server.url} cannot be trained on: all its sessions play one episode ({shared}).",
+            "Its author has to give create_app the class, or a function that makes an environment, in place of one "
+            "that returns the same each time.",
+        )
     played = _played(server, spec)
     found = _rewards(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
     found |= _last_text(spec.make().schemas, played)
-    about = f"Written by `apprentice env adopt {source}`. {_earned(played)}"
+    about = f"Written by `apprentice env adopt {source}`. {_earned(played)}{_left_out(spec, first[0])}"
     place = _place(server, source, report.granted)
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
+
+
+def _shared(subject: Subject) -> str:
+    """What another session's episode changed in a session's own state; empty if it has a state of its own."""
+    session, other = subject.sessions[0], subject.fresh(1)
+    try:
+        subject.question(subject.seeds[0])
+        before = session.state()
+        take(episode := Episode(other, subject.seeds[1]), any_call(episode))
+        now = session.state()
+    except (Refused, BadReply, SessionLost):  # a server need not tell its state
+        return ""
+    finally:
+        wait_for(shut(subject.sessions))
+    of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
+    return f"state.{of_episode[0]} of one changed with a reset and a step of another" if of_episode else ""
 
 
 def _place(server: EnvironmentServer, source: str, granted: int) -> Finding:
@@ -179,9 +216,16 @@ def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Seque
                 state = {}
             found.append(_Start(reply, {path: each for path, each in leaves(state) if isinstance(each, str)}))
     except (Refused, BadReply, SessionLost) as error:
+        failed = f"{server.url} cannot be trained on as it is: its reset fails"
+        if asked := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
+            raise Stop(
+                f"{failed} with what you said of {asked} ({error}).",
+                "Correct it, or mend what the server misses: its log has the whole error.",
+            ) from error
         raise Stop(
-            f"{server.url} cannot be trained on as it is: its reset fails without more than a seed ({error}).",
-            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'.",
+            f"{failed} without more than a seed ({error}).",
+            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If it misses a "
+            "part of its own, install that first.",
         ) from error
     finally:
         session.close()
@@ -223,10 +267,12 @@ def _says(path: str, value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
 
 
-def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any]) -> dict[str, Finding]:
-    """Whether the seed is the question, there is one start, or tasks have names. Raises Stop for random starts."""
-    if tasks := _listed_tasks(server, given):
-        return {"tasks": Finding(tasks, f"the server lists {len(tasks)} tasks")}
+def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any], unknown: str) -> dict[str, Finding]:
+    """Whether the seed is the question, or there is one start. Raises Stop for random starts.
+
+    Args:
+        unknown: Where the server lists tasks whose name in a reset is not known.
+    """
     one, again, other = (each.whole for each in first)
     if differs := difference(one, again):
         one, again, other = (_first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
@@ -235,33 +281,54 @@ def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any
                 f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
                 IGNORES_SEEDS,
             )
-        return _same_start(one, other) | {"new_sessions": Finding(True, "only the first reset of a session repeats")}
-    return _same_start(one, other)
+        new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
+        return _same_start(one, other, unknown) | new
+    return _same_start(one, other, unknown)
 
 
-def _same_start(one: Reply, other: Reply) -> dict[str, Finding]:
+def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:
     if difference(one, other):
         return {}
-    return {"one_task": Finding(True, "other seeds gave the same start: there is one task")}
+    why = "other seeds gave the same start: there is one task"
+    if unknown:
+        why += f", or one of those at {unknown}: what a reset calls it, you know (--set tasks=[{{name: …}}, …])"
+    return {"one_task": Finding(True, why)}
 
 
-def _listed_tasks(server: EnvironmentServer, given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Tasks by name, where the server lists some and their resets differ."""
+def _listed_tasks(server: EnvironmentServer, given: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Tasks by name, where the server lists some and their resets differ; and where it lists some that no reset takes
+    by a name that is tried."""
     import httpx
 
-    for path, name in TASK_LISTS.items():
+    unknown = ""
+    for path, names in TASK_LISTS.items():
         try:
             listed = httpx.get(f"{server.url}{path}", timeout=server.message_timeout).json()
         except (httpx.HTTPError, ValueError):  # no such path, or a page
             continue
         rows = listed.get(path.strip("/"), []) if isinstance(listed, dict) else listed
-        named = [row.get(name, row.get("id")) if isinstance(row, dict) else row for row in rows or []]
-        tasks = [{name: each} for each in dict.fromkeys(each for each in named if isinstance(each, str | int))]
-        if len(tasks) > 1:
-            one, again, other = (each.whole for each in _first_resets(server, given | {"tasks": tasks[:2]}))
-            if not difference(one, again) and difference(one, other):
-                return tasks
-    return []
+        for name in names:
+            found = dict.fromkeys(_named(row, name) for row in rows or [])
+            tasks = [{name: each} for each in found if each is not None]
+            if len(tasks) > 1 and _are_tasks(server, given, tasks):
+                return tasks, ""
+            unknown = path if len(tasks) > 1 else unknown
+    return [], unknown
+
+
+def _named(row: Any, name: str) -> str | int | None:
+    """The name of a task in a server's list, which may hold names, or objects with one."""
+    found = next((row[key] for key in (name, "id", "name") if key in row), None) if isinstance(row, dict) else row
+    return found if isinstance(found, str | int) else None
+
+
+def _are_tasks(server: EnvironmentServer, given: dict[str, Any], tasks: list[dict[str, Any]]) -> bool:
+    """Whether resets take such tasks: one of them is the same twice, and another one differs."""
+    try:
+        one, again, other = (each.whole for each in _first_resets(server, given | {"tasks": tasks[:2]}))
+    except Stop:  # it takes them by another name
+        return False
+    return not difference(one, again) and bool(difference(one, other))
 
 
 class RandomEpisode(NamedTuple):
@@ -272,8 +339,8 @@ class RandomEpisode(NamedTuple):
     """Their tools."""
     ended: bool
     last: str
-    is_taken: bool
-    """Whether the server took any of its calls."""
+    taken: int
+    """How many of its calls the server took."""
 
 
 def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpisode]:
@@ -289,7 +356,7 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
             steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
             said = "".join(ended.replies[-1:])
             found.append(
-                RandomEpisode(steps, [tool for tool, _ in ended.calls], ended.ended, said, len(session.replies) > 1)
+                RandomEpisode(steps, [tool for tool, _ in ended.calls], ended.ended, said, len(session.replies) - 1)
             )
     except (Refused, BadReply, SessionLost) as error:
         if not found:
@@ -302,10 +369,16 @@ def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpis
 
 
 def _earned(played: Sequence[RandomEpisode]) -> str:
-    if not any(each.is_taken for each in played):
+    if not any(each.taken for each in played):
         return f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
     rewards = [sum(each.rewards) for each in played]
     return f"Random calls earned {min(rewards):g} to {max(rewards):g}."
+
+
+def _left_out(spec: EnvironmentSpec, first: _Start) -> str:
+    """What of a reset no model reads, such as a picture; nothing where the recipe says what is shown."""
+    found = [] if spec.settings.get("question") else hidden(first.reply.observation)
+    return f" Not shown, as it is no text: {', '.join(found[:4])}." if found else ""
 
 
 def _rewards(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
@@ -313,9 +386,11 @@ def _rewards(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
     found = {}
     if any(sum(reward != 0 for reward in each.rewards) > 1 for each in played):
         found["reward"] = Finding("sum", "steps before the last one have rewards as well")
-    ended = [len(each.calls) for each in played if each.ended]
+    ended = [each.taken for each in played if each.ended]
     turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
+    if ended and max(ended) > 1 and len({sum(each.rewards) for each in played}) == 1:
+        turns, why = max(turns, AT_LEAST), f"{why}, all with one reward: a right one may take longer"
     return found | {"max_turns": Finding(turns, why)}
 
 

@@ -14,6 +14,8 @@ from apprentice.envs.tools import Tool
 
 MOST_TOOLS = 8
 """Tools that the first prompt names."""
+LISTED = re.compile(r"\s+(?:Attributes|Args|Arguments|Parameters|Fields|Examples?|Note):\s")
+"""Begins the part of a class's docstring that lists its fields, which the tool's schema has anyway."""
 
 
 class Finding(NamedTuple):
@@ -88,7 +90,7 @@ def _prompt(called: str, tools: Sequence[Tool]) -> str:
     """A first system prompt: what is played, and by which calls."""
     about = []
     for tool in tools[:MOST_TOOLS]:
-        does = tool.schema["function"]["description"].split("\n")[0].rstrip(".")
+        does = LISTED.split(tool.schema["function"]["description"].split("\n")[0])[0].strip().rstrip(".")
         about.append(f"`{tool.name}` ({does})" if does else f"`{tool.name}`")
     plays = f"You play {called}. " if called else ""
     return f"{plays}Act by calling {', '.join(about)}, once in each turn, until the task is solved."

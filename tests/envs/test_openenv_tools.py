@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
+from apprentice.envs.openenv.observation import hidden, whole
 from apprentice.envs.openenv.tools import ListedTool, tool_of, tools_of_action
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
@@ -19,7 +20,7 @@ from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollouts import by_factory
 from tests.envs.discovered import called, playing
-from tests.envs.published import echo, mcp_shop
+from tests.envs.published import echo, mcp_shop, parcels
 from tests.envs.published.serving import serving
 
 SHOP = EnvironmentSpec(name="mcp", settings={"reward_range": [0.0, 8.0]})
@@ -279,3 +280,18 @@ def test_rows_that_share_one_prompt_are_told_apart_by_their_number(number_rows: 
     playing_it: Any = environment(environment.Settings.model_validate(settings))
     playing_it._asked(7)
     assert playing_it._question_in(Reply({"question": "Guess."}, None, False)) == question
+
+
+def test_a_member_of_a_union_within_an_action_requires_what_tells_it_apart():
+    (tool,) = tools_of_action(parcels.Handle.model_json_schema())
+    move, stick = tool.input_schema["properties"]["deed"]["oneOf"]
+    assert (move["required"], stick["required"]) == (["kind", "shelf"], ["kind", "color"])
+
+
+def test_an_observation_is_shown_without_pictures_and_long_arrays():
+    seen = parcels.Parcels().reset(seed=1).model_dump()
+    assert whole(seen, ["sent_at"]) == 'text: Parcel 2202 belongs on shelf 1.\ncamera: {"lens": 2202}'
+    assert hidden(seen) == ["camera.depth", "photo"]
+    board = {"board": [[0.5] * 8] * 8, "dna": "GATTACA" * 90}
+    assert hidden(board) == []
+    assert whole(board).count("GATTACA") == 90

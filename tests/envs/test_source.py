@@ -113,8 +113,8 @@ SHIPPED = {
     "reasoning_gym": "a1ad4491728e73af3429",
     "sudoku": "09cb98801ed60f6921c1",
     "wordle": "7a39ad7d426c18ae3af0",
-    "openenv": "531ce8c2a6d66f4cf087",
-    "verifiers": "03e43765ee5b953cd222",
+    "openenv": "79d7a9f5680dde5d922f",
+    "verifiers": "faab4d7ffcd0f302dacb",
 }
 SCRIPTS = "dfa7f41cbf97570d858a"
 """Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""

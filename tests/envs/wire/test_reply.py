@@ -87,4 +87,7 @@ def test_an_error_of_the_server_keeps_its_code():
     with pytest.raises(ServerError, match="no such dataset") as error:
         data_of(message(type="error", data={"code": "VALIDATION_ERROR", "message": "no such dataset"}), "observation")
     assert error.value.code == "VALIDATION_ERROR"
+    errors = [{"loc": ["deed", "move", "shelf"], "msg": "Field required"}, {"msg": "no more"}]
+    with pytest.raises(ServerError, match=r"Invalid message: deed\.move\.shelf: Field required; no more"):
+        data_of(message(type="error", data={"message": "Invalid message", "errors": errors}), "observation")
     assert data_of(message(type="observation", data={"done": True}), "observation") == {"done": True}

@@ -12,7 +12,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.adopt import adopt, command_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
-from tests.envs.published import echo, mcp_desk
+from tests.envs.published import echo, mcp_desk, parcels
 from tests.envs.published.parity import app, over_http, parity
 from tests.envs.published.serving import serving
 
@@ -38,6 +38,12 @@ APPS: dict[str, Callable[[], Any]] = {
     "an answer ends it": mcp_desk.app,
     "an answer is replied to": lambda: mcp_desk.app(ends=False),
     "an action ends it": lambda: mcp_desk.app(called="run"),
+    "parcels": parcels.app,
+    "parcels by level": lambda: parcels.app(parcels.ByLevel),
+    "strict parcels": lambda: parcels.app(parcels.Strict),
+    "ungraded parcels": lambda: parcels.app(parcels.Ungraded),
+    "moody parcels": lambda: parcels.app(parcels.Moody),
+    "shared parcels": lambda: parcels.app(shared=True),
 }
 
 
@@ -62,6 +68,9 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("first of a session", {"new_sessions": True, "one_task": True}, 16),
         ("lists tasks", {"tasks": [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]}, 16),
         ("lists others", {"one_task": True}, 16),
+        ("parcels", {"max_turns": 2}, 16),
+        ("parcels by level", {"tasks": [{"level": "near"}, {"level": "far"}, {"level": "top"}]}, 16),
+        ("strict parcels", {"max_turns": 10, "one_task": True}, 16),
         ("echo", {"name": "echo"}, 8),
     ],
 )
@@ -82,6 +91,25 @@ def test_behind_each_line_stands_why_it_is_there(written: Any):
     assert recipe["environment"]["instructions"] == (
         "You play Parity. Act by calling `act` (Say which it is), once in each turn, until the task is solved."
     )
+
+
+def test_a_picture_is_no_part_of_a_question_and_the_recipe_says_so(written: Any):
+    text, recipe = written("parcels")
+    assert "Random calls earned 0 to 1. Not shown, as it is no text: camera.depth, photo." in text
+    assert recipe["environment"]["instructions"] == (
+        "You play Parcels. Act by calling `act` (Handle a parcel), once in each turn, until the task is solved."
+    )
+
+
+def test_tasks_that_the_server_lists_under_another_name_are_pointed_out(written: Any):
+    text, _ = written("lists others")
+    assert "there is one task, or one of those at /tasks: what a reset calls it, you know (--set tasks=" in text
+
+
+def test_a_reset_that_fails_on_what_was_said_is_not_told_to_need_more(written: Any):
+    with pytest.raises(Stop, match="its reset fails with what you said of tasks") as failed:
+        written("parcels by level", tasks=[{"level": "nowhere"}])
+    assert "Correct it" in str(failed.value.remedy)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +146,9 @@ def test_what_its_user_knows_comes_first(written: Any):
         ("hidden", r"the same seed gave two different starts \(state.secret is 'number"),
         ("without rewards", "20 calls of all its tools had no reward"),
         ("over http", "it has no WebSocket at /ws"),
+        ("ungraded parcels", "the episode ended without a reward"),
+        ("moody parcels", "the same calls did not lead to the same episode: its replies are drawn at random"),
+        ("shared parcels", r"all its sessions play one episode \(state.step_count of one changed"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_with_the_reason(written: Any, server: str, why: str):
