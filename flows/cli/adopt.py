@@ -33,6 +33,7 @@ from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
 
 SESSIONS = 16
@@ -43,6 +44,8 @@ SECONDS = 10.0
 """After which no further one begins."""
 SEEDS = 3
 """Seeds whose question is asked twice: a reset may take seconds."""
+ASKED, FEW = 200, 100
+"""Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
 LONGEST = 30
 """Turns after which such an episode is left."""
 AT_LEAST = 10
@@ -157,6 +160,8 @@ def _by_adapter(
             "Its author has to give create_app the class, or a function that makes an environment, in place of one "
             "that returns the same each time.",
         )
+    found = _few_starts(server, spec) | found
+    spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
     played = _played(server, spec)
     found = _rewards(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
@@ -180,6 +185,26 @@ def _shared(subject: Subject) -> str:
         wait_for(shut(subject.sessions))
     of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
     return f"state.{of_episode[0]} of one changed with a reset and a step of another" if of_episode else ""
+
+
+def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+    """The seeds that stand for all starts as tasks, where seeds give too few for windows of their own."""
+    if spec.questions is not None:
+        return {}
+    session, until = Recorded(server), monotonic() + SECONDS
+    player, found, asked = spec.make(session), {}, 0
+    try:
+        while asked < ASKED and monotonic() < until:
+            found.setdefault(same_text(player.ask(asked)), asked)
+            asked += 1
+    except (Refused, BadReply, SessionLost):  # where its tasks end
+        return {}
+    finally:
+        session.close()
+    if asked < 2 * len(found) or len(found) > FEW:
+        return {}
+    rows = [{spec.settings.get("seed_as") or "seed": seed} for seed in found.values()]
+    return {"tasks": Finding(rows, f"{asked} seeds gave {len(found)} different starts: each is a task")}
 
 
 def _place(server: EnvironmentServer, source: str, granted: int) -> Finding:
@@ -215,7 +240,12 @@ def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Seque
             except BadReply:  # a server need not tell its state
                 state = {}
             found.append(_Start(reply, {path: each for path, each in leaves(state) if isinstance(each, str)}))
-    except (Refused, BadReply, SessionLost) as error:
+    except SessionLost as lost:
+        raise Stop(
+            f"{server.url} cannot be trained on as it is: it made no episode ({lost}).",
+            "See its log: it may miss a package, a key, or another server that it needs.",
+        ) from lost
+    except (Refused, BadReply) as error:
         failed = f"{server.url} cannot be trained on as it is: its reset fails"
         if asked := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
             raise Stop(
@@ -224,8 +254,8 @@ def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Seque
             ) from error
         raise Stop(
             f"{failed} without more than a seed ({error}).",
-            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If it misses a "
-            "part of its own, install that first.",
+            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If the server "
+            "misses a package or a file, mend that first.",
         ) from error
     finally:
         session.close()

@@ -93,6 +93,13 @@ class ByLevel(Parcels):
         return self.seen(f"Put it {level}.")
 
 
+class Few(Parcels):
+    """Has five starts, whatever the seed."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Seen:
+        return super().reset(seed=(seed or 0) % 5, episode_id=episode_id)
+
+
 class Ungraded(Parcels):
     """Ends an episode without a reward."""
 
