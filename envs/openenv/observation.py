@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from apprentice.envs.wire.passing import NAMES, TOKENS, leaves, masked
+from apprentice.envs.wire.passing import LARGE, NAMES, TOKENS, leaves, masked, numbers_in
 from apprentice.envs.wire.reply import BadReply, Reply, checked_text
 
 STATE = "state."
@@ -92,6 +92,8 @@ def _readable(value: Any) -> Any:
 def _is_raw(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) >= 400 and ENCODED.fullmatch(value) is not None
+    if numbers_in(value) >= LARGE:
+        return True
     return isinstance(value, list) and _are_numbers(value) and len(written(value)) > LONGEST_NUMBERS
 
 
@@ -115,7 +117,7 @@ def _without(value: Any, passing: Sequence[str], path: str = "") -> Any:
             for name, each in value.items()
             if kept[name] not in passing or (isinstance(each, str) and TOKENS.sub("", each).strip())
         }
-    if isinstance(value, list):
+    if isinstance(value, list) and numbers_in(value) < LARGE:
         return [_without(each, passing, f"{path}.{place}" if path else str(place)) for place, each in enumerate(value)]
     return masked(value) if path in passing else value
 

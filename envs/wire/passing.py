@@ -20,18 +20,28 @@ TOKENS = re.compile(
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b"
 )
 """Texts that may change on every reset of one question."""
+LARGE = 2_000
+"""Numbers from which an array is compared as a whole."""
 A_DAY = 86_400
 """Seconds. A number this near to now, in seconds or milliseconds since 1970, is a time."""
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path of every value that is no object and no list, and the value."""
-    if isinstance(value, dict | list) and value:
+    """Yield the path of every value that is no object and no list, and the value; a large array of numbers is one."""
+    if isinstance(value, dict | list) and value and numbers_in(value) < LARGE:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, each in items:
             yield from leaves(each, f"{path}.{name}" if path else str(name))
     else:
         yield path, value
+
+
+def numbers_in(value: Any) -> int:
+    """Return how many numbers an array holds, by its first element: a picture has millions. 0 for what is none."""
+    size = 1
+    while isinstance(value, list) and value:
+        size, value = size * len(value), value[0]
+    return size if isinstance(value, int | float) else 0
 
 
 def masked(value: Any) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.openenv.observation import hidden, whole
 from apprentice.envs.openenv.tools import ListedTool, tool_of, tools_of_action
+from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
@@ -295,3 +296,17 @@ def test_an_observation_is_shown_without_pictures_and_long_arrays():
     board = {"board": [[0.5] * 8] * 8, "dna": "GATTACA" * 90}
     assert hidden(board) == []
     assert whole(board).count("GATTACA") == 90
+
+
+def test_a_picture_is_compared_as_a_whole():
+    picture = [[[0, 128, 255]] * 400 for _ in range(300)]
+    assert [path for path, _ in leaves({"picture": picture, "board": [[1, 2]]})] == [
+        "picture",
+        "board.0.0",
+        "board.0.1",
+    ]
+    then = Reply({"picture": picture}, None, False)
+    assert difference(then, Reply({"picture": [*picture[1:], []]}, None, False)).startswith(
+        "picture is [[[0, 128, 255]"
+    )
+    assert hidden({"picture": picture}) == ["picture"]

@@ -113,8 +113,8 @@ SHIPPED = {
     "reasoning_gym": "a1ad4491728e73af3429",
     "sudoku": "09cb98801ed60f6921c1",
     "wordle": "7a39ad7d426c18ae3af0",
-    "openenv": "79d7a9f5680dde5d922f",
-    "verifiers": "faab4d7ffcd0f302dacb",
+    "openenv": "7a9cc8b53f67ee29f1da",
+    "verifiers": "085693830471d554682a",
 }
 SCRIPTS = "dfa7f41cbf97570d858a"
 """Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""
