@@ -62,3 +62,18 @@ class Prediction:
             announce.say(f"There is no prediction ({type(error).__name__}: {one_line(str(error))[:200]}).")
         else:
             announce.say(forecast.summary(found, whence))
+            self._warn_of_memory(found)
+
+    def _warn_of_memory(self, found: dict[str, forecast.Forecast]) -> None:
+        """Warn of a training that is predicted to need more than is free, and would be killed without a word."""
+        free = forecast.free_memory()
+        for name, spec in self.specs.items():
+            needed = found[spec.label].bytes if spec.label in found else 0.0
+            if free is not None and needed > free:
+                batch = spec.batch_size
+                smaller = next((size for size in range(batch - 1, 0, -1) if batch % size == 0), batch)
+                announce.warn(
+                    f"{spec.label} may be killed: it is predicted to need {needed / 1e9:.1f} GB, and this machine has "
+                    f"{free / 1e9:.1f} GB free. The same steps in less: {name}.batch_size={smaller} and "
+                    f"{name}.gradient_accumulation={spec.gradient_accumulation * batch // smaller}."
+                )

@@ -373,6 +373,14 @@ def _saved(run: Callable[[], object], model: Any) -> float:
     return float(sum(sizes.values()))
 
 
+def free_memory() -> float | None:
+    """Bytes that a process may still take; None where a GPU trains, which has its own."""
+    import psutil
+    import torch
+
+    return None if torch.cuda.is_available() else float(psutil.virtual_memory().available)
+
+
 def summary(found: dict[str, Forecast], whence: str = "this machine") -> str:
     """One sentence: the stages with their time and memory."""
     parts = [f"{name} {duration_text(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]

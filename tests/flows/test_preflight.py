@@ -275,6 +275,31 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     assert re.fullmatch(rf"Predicted for this machine: {trainings}, {answers}\.", last)
 
 
+@pytest.mark.parametrize(("free", "warned"), [(1e9, ["SFT", "GRPO"]), (1e12, []), (None, [])])
+def test_a_training_that_needs_more_memory_than_is_free_is_told_with_what_takes_less(
+    free: float | None,
+    warned: list[str],
+    endpoint: Endpoint,
+    echo: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(forecast, "free_memory", lambda: free)
+    said: list[str] = []
+    monkeypatch.setattr(announce, "warn", said.append)
+    chosen = pretrained(endpoint, echo, tmp_path)
+    look(chosen, tmp_path)
+    lines = [line for line in said if "may be killed" in line]
+    assert [line.split()[0] for line in lines] == warned
+    for line, spec in zip(lines, (chosen.sft, chosen.grpo), strict=False):
+        found = re.search(r"\.batch_size=(\d+) and \w+\.gradient_accumulation=(\d+)", line)
+        assert found
+        assert spec
+        assert int(found[1]) * int(found[2]) == spec.batch_size * spec.gradient_accumulation
+        assert int(found[1]) < spec.batch_size
+
+
 @pytest.mark.parametrize("letters", [5, 500])
 def test_a_prediction_is_made_again_of_rows_that_are_far_longer(
     letters: int, endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
