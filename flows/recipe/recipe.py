@@ -20,8 +20,8 @@ from apprentice.flows.recipe.sections import (
     RoundSpec,
     StoreSpec,
     WindowSpecs,
+    check_relabelling,
     levels_of,
-    relabel_fault,
 )
 from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
@@ -253,6 +253,7 @@ class Recipe(BaseModel):
 
     @property
     def temperature_of_rollouts(self) -> float:
+        """That of the training by reward."""
         return self.grpo.temperature if self.grpo else 1.0
 
     @property
@@ -324,8 +325,7 @@ class Recipe(BaseModel):
                 "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "
                 "that exist (collect.dataset), or turn it off (sft: off)"
             )
-        if self.collect.relabels and (fault := relabel_fault(self.environment, self.teacher)):
-            raise ValueError(fault)
+        check_relabelling(self.collect, self.environment, self.teacher)
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from apprentice.envs.reasoning_gym import datasets
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec
-from apprentice.tasks.settings.spec import SeedWindows, Shares, Spec, Window
+from apprentice.tasks.settings.spec import CollectSpec, SeedWindows, Shares, Spec, Window
 
 SHIFT = 1_000_000
 """Seeds by which one step of a recipe's seed shifts each window within its block."""
@@ -216,13 +216,12 @@ def _fields(curriculum: Any) -> list[str]:
     return [getattr(each, name) for each in curriculum.attributes.values() for name in names if hasattr(each, name)]
 
 
-def relabel_fault(environment: EnvironmentSpec, teacher: TeacherSpec | None) -> str:
-    """Return why no teacher can answer the questions of unverified rows; empty where one can."""
-    if teacher is None:
-        return "collect.unverified: relabel asks a teacher; name one (teacher.model), or take drop or keep"
-    if environment.knows_all() and all(part.max_turns > 1 for part in environment.make().parts()):
-        return (
+def check_relabelling(collect: CollectSpec, environment: EnvironmentSpec, teacher: TeacherSpec | None) -> None:
+    """Raises ValueError where a teacher is to answer the questions of unverified rows, and none can."""
+    if collect.relabels and teacher is None:
+        raise ValueError("collect.unverified: relabel asks a teacher; name one (teacher.model), or take drop or keep")
+    if collect.relabels and environment.knows_all() and all(part.max_turns > 1 for part in environment.make().parts()):
+        raise ValueError(
             f"collect.unverified: relabel has a teacher answer a question in one turn, and an episode of {environment} "
             "may have several, whose replies no environment can give; take drop or keep"
         )
-    return ""

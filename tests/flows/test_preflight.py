@@ -267,32 +267,29 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     said: list[str] = []
+    warned: list[str] = []
     monkeypatch.setattr(announce, "say", said.append)
+    monkeypatch.setattr(announce, "warn", warned.append)
     look(pretrained(endpoint, echo, tmp_path), tmp_path)
     *_, last = said
+    assert not any("may be killed" in line for line in warned)
     trainings = r"SFT about \d+ s and 2\.\d GB, GRPO about \d+ s and 2\.\d GB"
     answers = r"40 answers about \d+ s, 40 of the untrained student up to about \d+ s"
     assert re.fullmatch(rf"Predicted for this machine: {trainings}, {answers}\.", last)
 
 
-@pytest.mark.parametrize(("free", "warned"), [(1e9, ["SFT", "GRPO"]), (1e12, []), (None, [])])
 def test_a_training_that_needs_more_memory_than_is_free_is_told_with_what_takes_less(
-    free: float | None,
-    warned: list[str],
-    endpoint: Endpoint,
-    echo: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(forecast, "free_memory", lambda: free)
+    monkeypatch.setattr(forecast, "free_memory", lambda: 1e9)
     said: list[str] = []
     monkeypatch.setattr(announce, "warn", said.append)
     chosen = pretrained(endpoint, echo, tmp_path)
     look(chosen, tmp_path)
     lines = [line for line in said if "may be killed" in line]
-    assert [line.split()[0] for line in lines] == warned
-    for line, spec in zip(lines, (chosen.sft, chosen.grpo), strict=False):
+    assert [line.split()[0] for line in lines] == ["SFT", "GRPO"]
+    for line, spec in zip(lines, (chosen.sft, chosen.grpo), strict=True):
         found = re.search(r"\.batch_size=(\d+) and \w+\.gradient_accumulation=(\d+)", line)
         assert found
         assert spec
@@ -300,9 +297,8 @@ def test_a_training_that_needs_more_memory_than_is_free_is_told_with_what_takes_
         assert int(found[1]) < spec.batch_size
 
 
-@pytest.mark.parametrize("letters", [5, 500])
 def test_a_prediction_is_made_again_of_rows_that_are_far_longer(
-    letters: int, endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     said: list[str] = []
@@ -312,14 +308,15 @@ def test_a_prediction_is_made_again_of_rows_that_are_far_longer(
     with RunServers(chosen) as servers:
         preflight(RunContext(LocalStore(tmp_path / "artifacts", project="toy"), servers), "questions")
     assert preflight.prediction is not None
-    before, player = len(said), chosen.environment.make()
-    function = {"name": "echo", "arguments": json.dumps({"message": "a" * letters})}
-    turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
-    row = {"messages": [*prompt(player, "a"), turn], "tools": json.dumps(player.schemas)}
-    (tmp_path / "kept.jsonl").write_text(json.dumps(row) + "\n")
-    preflight.prediction.say_again(tmp_path)
-    again = [line.partition(":")[0] for line in said[before:]]
-    assert again == ([] if letters == 5 else ["Predicted for rows as long as those that were kept"])
+    player = chosen.environment.make()
+    for letters, again in ((5, []), (500, ["Predicted for rows as long as those that were kept"])):
+        said.clear()
+        function = {"name": "echo", "arguments": json.dumps({"message": "a" * letters})}
+        turn = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+        row = {"messages": [*prompt(player, "a"), turn], "tools": json.dumps(player.schemas)}
+        (tmp_path / "kept.jsonl").write_text(json.dumps(row) + "\n")
+        preflight.prediction.say_again(tmp_path)
+        assert [line.partition(":")[0] for line in said] == again
 
 
 def test_a_prediction_is_made_of_turns_as_long_as_the_scripted_policy_s(
