@@ -3,7 +3,7 @@
 In: a body `body(context, *settings_and_artifacts) -> counts` that fills `context.out`.
 Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, within a flow run as a Prefect task whose cache key
 is the artifact's key. The store decides on cache hits: Prefect's cached result counts only if the store has the
-artifact. Outside of a flow run the same is called directly, without a Prefect server.
+artifact. Outside of a flow run the same is called directly, and Prefect is not imported.
 
 Imports transformers before threads do: of two that import it at once, one may find it partially initialised.
 """
@@ -17,17 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, update_wrapper
+from functools import cache, cached_property, update_wrapper
 from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
-from prefect import Task
-from prefect.cache_policies import CacheKeyFnPolicy
-from prefect.futures import wait
-from prefect.tasks import MaterializingTask, exponential_backoff
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from apprentice.envs.defaults import old_objects_ignored
@@ -40,6 +36,10 @@ from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
 from apprentice.tasks.reporting.progress import of_stage
 from apprentice.tasks.settings.spec import Spec
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.tasks import MaterializingTask
 
 NEEDED = "transformers.utils.chat_template_utils"
 """Makes the schemas of an environment's tools, which every stage that plays episodes asks for."""
@@ -105,11 +105,18 @@ class Stage(Generic[P, A]):
         self.title = title
         self.gpu = gpu
         self.drawn = drawn or Drawn(self.name)
-        self._task: MaterializingTask[..., A] = MaterializingTask(
+
+    @cached_property
+    def _task(self) -> "MaterializingTask[..., A]":
+        """Made within a flow run only: a GPU machine that runs no flow needs no Prefect."""
+        from prefect.cache_policies import CacheKeyFnPolicy
+        from prefect.tasks import MaterializingTask, exponential_backoff
+
+        return MaterializingTask(
             self._make,
             assets=(),
             name=self.name,
-            description=inspect.getdoc(body),
+            description=inspect.getdoc(self.body),
             cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: f"{self.name}-{given['key']}"),
             persist_result=True,
             result_serializer="json",
@@ -162,6 +169,8 @@ class Stage(Generic[P, A]):
         """
         if not announce.in_prefect():
             return [self._made(run, self.key(args, {}), (args, {})) for args in given]
+        from prefect.futures import wait
+
         import_before_threads()
         futures = []
         for args in given:
@@ -184,7 +193,7 @@ class Stage(Generic[P, A]):
         )
         return again(self._make, run, key, given)
 
-    def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> Task[..., A]:
+    def _task_for(self, run: RunContext, key: str, given: tuple[Any, Any], found: A | None) -> "Task[..., A]":
         made, made_from = announce.assets(
             run.store.address(self.produces, key),
             [run.store.address(type(each), each.key) for each in self.inputs(*given).values()],

@@ -5,6 +5,7 @@ line per event, with its run, stage and episode.
 """
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -143,6 +144,8 @@ def note(what: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def _run() -> dict[str, str]:
+    if "prefect.context" not in sys.modules:  # so no flow runs; a machine that only trains has no Prefect
+        return {}
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
