@@ -1,21 +1,25 @@
 """What the GPU benchmark's figures rest on: the work that it counts, and how it generates."""
 
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from tests.bench import gpu
 from tests.bench.device import Shape, peak_of
 from tests.bench.gpu_generation import generating
-from tests.bench.gpu_settings import SIZES, VARIANTS, How, variant
+from tests.bench.gpu_settings import DOCUMENTS_STEPS, SIZES, VARIANTS, How, Size, variant
 from tests.bench.gpu_student import model_of
 
 SHAPE = Shape(32, 64, 2, 4, 2, 8, 128, 64)
 
 
 def model(attention: str = "sdpa") -> Any:
-    return model_of(SHAPE, SimpleNamespace(eos_token_id=0, pad_token_id=1), attention)
+    return model_of(Size(SHAPE, 1, {}), SimpleNamespace(eos_token_id=0, pad_token_id=1), attention)
 
 
 def test_the_work_counted_is_that_of_the_matrix_products_and_half_of_all_pairs_of_tokens():
@@ -78,7 +82,8 @@ def test_every_variant_is_one_that_the_stages_take_and_an_override_reaches_its_s
         4,
         2,
     )
-    assert (documents.sft.epochs, documents.sft.learning_rate, documents.grpo.max_steps) == (3.0, 2e-5, 150)
+    assert (documents.sft.epochs, documents.sft.learning_rate, documents.how.trainer) == (3.0, 2e-5, "trl")
+    assert documents.grpo.max_steps < DOCUMENTS_STEPS["grpo"]
 
 
 def test_a_static_cache_is_refused_where_keys_and_values_would_differ_in_kind():
@@ -99,3 +104,27 @@ def test_a_static_cache_is_refused_where_keys_and_values_would_differ_in_kind():
 )
 def test_a_device_is_known_by_the_name_that_cuda_gives_it(name: str, tflops: int | None):
     assert peak_of(name) == (tflops and tflops * 1e12)
+
+
+def _stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """In place of Python: it is given -m, module, training, variants, size and the number of an open file."""
+    (python := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
+def test_a_training_that_dies_keeps_the_rows_that_it_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    _stand_in(monkeypatch, tmp_path, """echo '{"steps": 30, "seconds": 9.0, "s_per_step": 0.2}' > /dev/fd/$6; exit 3""")
+    first, second = gpu._rows("full", "sft", ["documents", "ours"], [], time.monotonic() + 60)
+    assert (first["settings"], first["whole_s"], first["times_faster"]) == ("documents", 23.4, 12.8)
+    assert second == {"student": "full", "training": "sft", "settings": "ours", "failed": "ended with 3"}
+    assert gpu._line(second).count("|") == len(gpu.COLUMNS) + 1
+
+
+def test_what_has_no_time_left_is_ended_and_its_rows_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    _stand_in(monkeypatch, tmp_path, "exec sleep 60")
+    began = time.monotonic()
+    (row,) = gpu._rows("toy", "grpo", ["ours"], [], began + 0.5)
+    assert row["failed"] == "no time was left"
+    assert [each["failed"] for each in gpu._rows("toy", "grpo", ["ours"], [], began)] == ["no time was left"]
+    assert time.monotonic() - began < 30

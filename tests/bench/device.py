@@ -6,8 +6,8 @@ weights that are computed twice because activations were thrown away count once.
 """
 
 import os
-import resource
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 PEAKS = {
@@ -82,7 +82,8 @@ def peak_memory() -> int:
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = (each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def reserved_memory() -> int:
@@ -90,6 +91,17 @@ def reserved_memory() -> int:
     import torch
 
     return torch.cuda.max_memory_reserved() if torch.cuda.is_available() else peak_memory()
+
+
+def forget_peak() -> None:
+    """Begin the peaks anew, with what is taken now."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # man proc
 
 
 def now() -> float:

@@ -1,33 +1,39 @@
-"""What SFT and GRPO of a model of Qwen3-1.7B's shape cost on a GPU: the documents' settings, and ours.
+"""What SFT and GRPO cost on a GPU: plain TRL with the documents' settings, and ours beside it in the same process.
 
-In: which variants, and overrides. Out: a table, then one line of JSON with the same figures.
-Random weights, nothing is downloaded: SFT on 270 rows × 3 epochs, GRPO 150 steps with completions of 256 tokens, at the
-documents' batch sizes, over a local environment server. Without a GPU the same runs at a toy's size, which says that it
-runs and nothing about a GPU. Each training is a process of its own; one that fails (out of memory, say) is a line of
-the table, and the others are run.
+In: which students, trainings and variants, and overrides. Out: a table, then one line of JSON with the same figures; in
+the file `--out` each row as a line of JSON once it is measured, so that a run that is cut off has what it measured.
+Students are a model of Qwen3-1.7B's shape with random weights, and SmolLM2-135M: its own weights if `make
+build/smollm2/ready` has written them, else random ones, which take the same time. Nothing is downloaded, transformers
+generates, and the only server is the environment's. Both trainings of both students take about 7 minutes on an H100 by
+arithmetic (deployments/SCALING.md); after `--minutes` the rest is left out. Without a GPU the same runs at a toy's
+size, which says that it runs and nothing about a GPU. A training that fails (out of memory, say) is a line of the
+table.
 
-    python -m tests.bench.gpu --variants tuned --set grpo.max_steps=20 --set how.attention=flash_attention_2
-    python -m tests.bench.gpu --trainings grpo --variants documents,tuned,compiled
-    python -m tests.bench.gpu --variants tuned --set grpo.batch_size=64 --set grpo.num_generations=8
+    python -m tests.bench.gpu --out gpu.jsonl
+    python -m tests.bench.gpu --sizes full --trainings grpo --variants documents,ours,tuned,compiled
+    python -m tests.bench.gpu --sizes full --variants ours --set grpo.batch_size=64 --set grpo.num_generations=8
 
-Fewer steps than the documents' are scaled up by the median step for the comparison with their 5 minutes and 1 hour on
-an A100 with 40 GB. Their hour of GRPO includes a server on the Hub, and the turn that TRL's own loop generates after an
-episode's end; their 38 GB are what the device has reserved.
+The documents' 102 steps of SFT and 150 of GRPO are computed by the median step, and stand beside their 5 minutes and 1
+hour on an A100 with 40 GB. Their hour of GRPO includes a server on the Hub, and the turn that TRL's own loop generates
+after an episode's end; their 38 GB are what the device has reserved. Completions are as long as they may be.
 """
 
 import argparse
 import json
-import math
+import os
 import subprocess
 import sys
-import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.bench.device import device_name
-from tests.bench.gpu_settings import DOCUMENTS_SECONDS, SIZES, VARIANTS, variant
+from tests.bench.gpu_settings import DOCUMENTS_SECONDS, DOCUMENTS_STEPS, SIZES, VARIANTS, variant
 
 COLUMNS = (
+    "student",
     "training",
     "settings",
     "steps",
@@ -39,64 +45,91 @@ COLUMNS = (
     "steps/s",
     "peak memory (reserved)",
     "of bf16 peak",
-    "documents, A100",
+    "all of the documents' steps, theirs on an A100",
 )
 
 
 def main() -> None:
     given = _given()
-    size = given.size or ("full" if _has_gpu() else "toy")
-    print(f"{device_name()}; {_software()}; size: {size}, {_described(size)}\n")
+    sizes = (given.sizes or ("full,smollm2" if _has_gpu() else "toy")).split(",")
+    variants = given.variants.split(",")
+    for size in sizes:
+        for name in variants:
+            variant(name, SIZES[size], given.set)  # what is wrong with it is said before anything is trained
+    about = {"device": device_name(), "software": _software(), "set": given.set}
+    print(f"{about['device']}; {about['software']}; {'; '.join(f'{size}: {_described(size)}' for size in sizes)}\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
     rows = []
-    for training in given.trainings.split(","):
-        for name in given.variants.split(","):
-            variant(name, SIZES[size], given.set)  # what is wrong with it is said before anything is trained
-            figures = _run(training, name, size, given.set)
-            rows.append({"training": training, "settings": name} | figures | _against(training, size, figures))
-            print(_line(rows[-1]), flush=True)
+    until = time.monotonic() + 60 * given.minutes
+    for size in sizes:
+        for training in given.trainings.split(","):
+            for row in _rows(size, training, variants, given.set, until):
+                rows.append(row)
+                print(_line(row), flush=True)
+                if given.out:
+                    with given.out.open("a") as lines:
+                        print(json.dumps(about | row), file=lines)
     print(f"\nSettings changed: {', '.join(given.set)}" if given.set else "")
-    whole = {"device": device_name(), "software": _software(), "size": size, "set": given.set, "rows": rows}
-    print(json.dumps(whole))
+    print(json.dumps(about | {"rows": rows}))
     sys.exit(any("failed" in row for row in rows))
 
 
 def _given() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, help="full where there is a GPU, else toy")
+    parser.add_argument("--sizes", help=f"of {', '.join(SIZES)}; full,smollm2 where there is a GPU, else toy")
     parser.add_argument("--trainings", default="sft,grpo")
-    parser.add_argument("--variants", default="documents,tuned", help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--variants", default="documents,ours", help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--set", action="append", default=[], metavar="PART.FIELD=VALUE", help="sft., grpo. or how.")
+    parser.add_argument("--out", type=Path, help="append each row to this file as a line of JSON")
+    parser.add_argument("--minutes", type=float, default=10, help="end after that long, with the rows that there are")
     return parser.parse_args()
 
 
-def _run(training: str, name: str, size: str, overrides: list[str]) -> dict[str, Any]:
-    """A training's figures, or why there are none."""
-    with tempfile.TemporaryDirectory() as folder:
-        into = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "tests.bench.gpu_training", training, name, size, folder, str(into)]
-        ended = subprocess.run([*command, *overrides], stdout=sys.stderr)
-        return json.loads(into.read_text()) if into.exists() else {"failed": f"ended with {ended.returncode}"}
+def _rows(
+    size: str, training: str, variants: list[str], overrides: list[str], until: float
+) -> Iterator[dict[str, Any]]:
+    """A training by each variant, in one process that is ended when the time is up; one without figures has failed."""
+    left, why = list(variants), "no time was left"
+    seconds = until - time.monotonic()
+    if seconds > 0:
+        reading, writing = os.pipe()
+        command = [sys.executable, "-m", "tests.bench.gpu_training", training, ",".join(variants), size, str(writing)]
+        process = subprocess.Popen([*command, *overrides], stdout=sys.stderr, pass_fds=[writing])
+        os.close(writing)
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+        with os.fdopen(reading) as lines:
+            for line in lines:
+                figures = json.loads(line)
+                row = {"student": size, "training": training, "settings": left.pop(0)} | figures
+                yield row | _against(training, size, figures)
+        code = process.wait()
+        timer.cancel()
+        if time.monotonic() < until:
+            why = f"ended with {code}"
+    for name in left:
+        yield {"student": size, "training": training, "settings": name, "failed": why}
 
 
 def _against(training: str, size: str, figures: dict[str, Any]) -> dict[str, Any]:
-    """How long as many steps as the documents' take, and how much longer the documents' took."""
-    if size == "toy" or "failed" in figures:
-        return {"documents_s": None, "whole_s": None, "times_faster": None}
-    rows = SIZES[size].rows
-    steps = 3 * math.ceil(math.ceil(rows / 4) / 2) if training == "sft" else 150
-    made, documents_s = figures["steps"], DOCUMENTS_SECONDS[training]
-    whole = figures["seconds"] if made >= steps else figures["seconds"] + (steps - made) * figures["s_per_step"]
+    """How long the documents' steps take, and how much longer the documents' took."""
+    if size != "full" or "failed" in figures:
+        return {}
+    documents_s = DOCUMENTS_SECONDS[training]
+    more = DOCUMENTS_STEPS[training] - figures["steps"]
+    whole = figures["seconds"] + more * figures["s_per_step"]
     return {"documents_s": documents_s, "whole_s": round(whole, 1), "times_faster": round(documents_s / whole, 1)}
 
 
 def _line(row: dict[str, Any]) -> str:
+    named = [row["student"], row["training"], row["settings"]]
     if "failed" in row:
-        return f"| {row['training']} | {row['settings']} | failed: {row['failed']} |" + " |" * (len(COLUMNS) - 3)
-    documents = f"{row['documents_s'] / 60:.0f} min, {row['times_faster']}×" if row["documents_s"] else "–"
+        return f"| {' | '.join(named)} | failed: {row['failed']} |" + " |" * (len(COLUMNS) - 4)
+    documents = "–"
+    if "whole_s" in row:
+        documents = f"{row['whole_s'] / 60:.1f} of {row['documents_s'] / 60:.0f} min, {row['times_faster']}×"
     cells = (
-        row["training"],
-        row["settings"],
+        *named,
         f"{row['steps']}",
         f"{row['seconds']:.1f} s",
         f"{row['s_per_step']:.3g} s",

@@ -1,11 +1,13 @@
 """The sizes and the settings that the GPU benchmark compares.
 
-In: names, and overrides such as grpo.batch_size=8. Out: checked settings. `documents`: the public tutorials, with TRL's
-defaults where they say nothing: bf16 compute and gradient checkpointing. `tuned` makes the same steps of as many rows
-and completions, but takes them in one batch, keeps the activations, and generates from a copy in bf16; `compiled`
-besides as a CUDA graph. The last two are ways that no recipe sets.
+In: names, and overrides such as grpo.batch_size=8. Out: checked settings. `documents`: the public tutorials' script, so
+plain TRL, with its defaults where they say nothing: bf16 compute and gradient checkpointing. `ours` makes the same
+steps of as many rows and completions by the stages' trainers, in one batch, and keeps the activations. `tuned` does
+without these trainers, and generates from a copy in bf16; `compiled` besides as a CUDA graph. The last two are ways
+that no recipe sets.
 """
 
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import yaml
@@ -22,6 +24,8 @@ TASK = EnvironmentSpec(
 )
 DOCUMENTS_SECONDS = {"sft": 300, "grpo": 3600}
 """About what the documents' trainings take on an A100 with 40 GB, by their own account."""
+DOCUMENTS_STEPS = {"sft": 102, "grpo": 150}
+"""270 rows, 8 a step, 3 times; and the steps of GRPO, of 4 completions each."""
 
 
 class How(BaseModel):
@@ -29,6 +33,8 @@ class How(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    trainer: Literal["trl", "loop", "stage"] = "loop"
+    """`trl`: TRL's trainers and tool loop as they are. `loop`: with our tool loop. `stage`: as the stages make them."""
     attention: str = "sdpa"
     """transformers' name of it: sdpa, eager, flash_attention_2 where that is installed."""
     generation: Literal["autocast", "cast_once", "bf16"] = "autocast"
@@ -66,10 +72,24 @@ class Size(NamedTuple):
     rows: int
     less: dict[str, dict[str, Any]]
     """Settings that every variant is cut down to."""
+    folder: Path | None = None
+    """A pretrained model of that shape; its weights are random where the folder does not exist."""
 
 
 SIZES = {
-    "full": Size(Shape(2048, 6144, 28, 16, 8, 128, 151_936, 40_960), 270, {}),  # Qwen/Qwen3-1.7B's config.json
+    "full": Size(  # Qwen/Qwen3-1.7B's config.json; a fraction of the documents' steps, so that it ends within minutes
+        Shape(2048, 6144, 28, 16, 8, 128, 151_936, 40_960), 80, {"grpo": {"max_steps": 10, "logging_steps": 5}}
+    ),
+    "smollm2": Size(  # SmolLM2-135M-Instruct with the batches of deployments/recipes/smollm2.yaml
+        Shape(576, 1536, 30, 9, 3, 64, 49_152, 8_192),
+        160,
+        {
+            "sft": {"batch_size": 16, "gradient_accumulation": 1},
+            "grpo": {"batch_size": 64, "gradient_accumulation": 1, "num_generations": 8, "max_completion_length": 40}
+            | {"max_steps": 15, "logging_steps": 5},
+        },
+        Path("build/smollm2/model"),
+    ),
     "toy": Size(
         Shape(64, 192, 2, 4, 2, 16, 2_048, 1_024),
         32,
@@ -83,7 +103,8 @@ TUNED: dict[str, dict[str, Any]] = {
     "how": {"generation": "bf16"},
 }
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "documents": {"sft": PRECISE, "grpo": PRECISE | {"logging_steps": 10}, "how": {}},
+    "documents": {"sft": PRECISE, "grpo": PRECISE | {"logging_steps": 10}, "how": {"trainer": "trl"}},
+    "ours": TUNED | {"how": {"trainer": "stage"}},
     "tuned": TUNED,
     "compiled": TUNED | {"how": {"generation": "bf16", "cache": "static", "compiled": True}},
 }

@@ -1,12 +1,14 @@
-"""A student of Qwen3's shape with random weights, and what it trains on; nothing is downloaded.
+"""A student with random weights of Qwen3's shape, or a pretrained one from a folder, and what it trains on.
 
-In: a shape, the environment's server. Out: model, tokenizer, played episodes, questions.
-The tokenizer is the project's built one, but that its tokens are words, not whole stretches: so a prompt is about as
-long as in Qwen3's own tokens. What the model writes is mostly no token of it, and is read as nothing.
+In: a size, the environment's server. Out: model, tokenizer, played episodes, questions; nothing is downloaded.
+Without a folder the tokenizer is the project's built one, but that its tokens are words, not whole stretches: so a
+prompt is about as long as in Qwen3's own tokens. What the model writes is mostly no token of it, and is read as
+nothing.
 """
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from apprentice.envs.player import Player
@@ -14,13 +16,14 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import env
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, training_row
-from apprentice.tasks.models.tokenizer import build_tokenizer
-from tests.bench.device import Shape
-from tests.bench.gpu_settings import TASK
+from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer, prepared, trl_template
+from tests.bench.gpu_settings import TASK, Size
 
 MARKS = ("<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 """What Qwen3's tokenizer has as one token each."""
 WORDS = 2_000
+TEMPLATE = "qwen2_5"
+"""TRL's chat template of a pretrained model, as in deployments/recipes/smollm2.yaml: its own shows no tools."""
 
 
 def played(pool: EnvironmentPool, seeds: Iterable[int]) -> list[Episode]:
@@ -41,9 +44,19 @@ def rows_of(episodes: list[Episode]) -> list[dict[str, Any]]:
     return [training_row(episode.messages, episode.tools) for episode in episodes]
 
 
-def tokenizer_of(rows: list[dict[str, Any]], questions: list[str], shape: Shape) -> Any:
+def pretrained(size: Size) -> Path | None:
+    """The folder of the student's own weights, if there is one."""
+    return size.folder if size.folder is not None and size.folder.is_dir() else None
+
+
+def tokenizer_of(rows: list[dict[str, Any]], questions: list[str], size: Size) -> Any:
     """Its ids are all within the model's vocabulary."""
     from tokenizers import AddedToken, pre_tokenizers
+
+    if folder := pretrained(size):
+        own = load_tokenizer(folder)
+        own.chat_template = trl_template(TEMPLATE, own)
+        return prepared(own, folder.name)
 
     built = build_tokenizer(TASK, questions)
     built.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -57,15 +70,19 @@ def tokenizer_of(rows: list[dict[str, Any]], questions: list[str], shape: Shape)
     tokenizer.chat_template, tokenizer.response_template = built.chat_template, built.response_template
     marks: Any = [AddedToken(mark, normalized=False) for mark in MARKS]
     tokenizer.add_tokens(marks)
-    assert len(tokenizer) <= min(WORDS, shape.vocabulary)
+    assert len(tokenizer) <= min(WORDS, size.shape.vocabulary)
     return tokenizer
 
 
-def model_of(shape: Shape, tokenizer: Any, attention: str) -> Any:
+def model_of(size: Size, tokenizer: Any, attention: str) -> Any:
     """Made on the device where it is trained, in fp32: where the optimizer steps, bf16 weights do not move."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen3Config
 
+    device, shape = "cuda" if torch.cuda.is_available() else "cpu", size.shape
+    if folder := pretrained(size):
+        read: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
+        return read.to(device)
     config = Qwen3Config(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -80,5 +97,5 @@ def model_of(shape: Shape, tokenizer: Any, attention: str) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(0)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+    with torch.device(device):
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)

@@ -1,16 +1,19 @@
-"""One training of the GPU benchmark, in a process of its own: what it took before weighs on no other's memory.
+"""One training of the GPU benchmark by several variants, one after another in one process.
 
-In: a training, a variant, a size, overrides. Out: its figures as JSON in a file.
-Arguments, rows, rollouts, reward and the way into TRL are the project's own. Different are: random weights; completions
-of a fixed length, which begin with a call, right in every other rollout, so that every group has something to learn;
+In: a training, variants, a size, an open file, overrides. Out: into that file a line of JSON for each variant, once it
+has ended. Arguments and rows are the project's own, and so is what `how.trainer` says. Different are: completions of a
+fixed length, which begin with a call, right in every other rollout, so that every group has something to learn;
 no checkpoints, no Trackio, as in the documents' figures.
 """
 
+import gc
 import itertools
 import json
 import os
 import statistics
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,19 +31,17 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import row_ids
 from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
-from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.spec import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.trainer import arguments, train, training_dataset
-from tests.bench.device import clock, now, peak_flops, peak_memory, reserved_memory
+from tests.bench.device import clock, forget_peak, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle
 from tests.bench.gpu_settings import SIZES, TASK, How, Size, Variant, variant
-from tests.bench.gpu_student import model_of, played, rows_of, tokenizer_of
+from tests.bench.gpu_student import model_of, played, pretrained, rows_of, tokenizer_of
+from tests.bench.gpu_trainers import grpo_trainer, sft_trainer
 
 WARM_UP = 2
 """Steps that a median leaves out, where more follow."""
@@ -59,16 +60,16 @@ def stage_at(folder: Path, sessions: int) -> Iterator[StageContext]:
 
 def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     """The SFT stage's training; its figures."""
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig
 
     spec = chosen.sft
     with EnvironmentPool(TASK, bench.run.servers.environment(TASK.name)) as pool:
         episodes = played(pool, range(size.rows))
     rows = rows_of(episodes)
-    tokenizer = tokenizer_of(rows, [episode.question for episode in episodes], size.shape)
+    tokenizer = tokenizer_of(rows, [episode.question for episode in episodes], size)
     lengths = summarise([len(row_ids(tokenizer, row)) for row in rows], LengthsSpec(), size.shape.positions)
-    trainer = SFTTrainer(
-        model=model_of(size.shape, tokenizer, chosen.how.attention),
+    trainer = sft_trainer(chosen)(
+        model=model_of(size, tokenizer, chosen.how.attention),
         processing_class=tokenizer,
         train_dataset=training_dataset(tokenizer, rows),
         args=_quiet(
@@ -85,29 +86,21 @@ def sft(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
 
 def grpo(bench: StageContext, size: Size, chosen: Variant) -> dict[str, Any]:
     """The GRPO stage's training; its figures."""
-    from datasets import Dataset
-
     spec, server = chosen.grpo, bench.run.servers.environment(TASK.name)
     together = spec.batch_size * spec.gradient_accumulation
     with EnvironmentPool(TASK, server) as pool:
         episodes = played(pool, range(spec.max_steps * together // spec.num_generations))
-    tokenizer = tokenizer_of(rows_of(episodes), [episode.question for episode in episodes], size.shape)
-    trained_questions = TrainedQuestions(bench.scratch / "asked.jsonl")
-    with EnvironmentPool(TASK, server, together) as pool, LiveRollouts(pool) as rollouts:
-        pool.open_all()
-        trainer_class, way = ROLLOUT_MODES[spec.rollouts](TASK.make(), rollouts)
-        rows = [row_of(spec.rollouts, TASK.make(), episode.seed, episode.question) for episode in episodes]
-        trainer = _fixed(trainer_class, tokenizer, chosen.how)(
-            model=model_of(size.shape, tokenizer, chosen.how.attention),
+    tokenizer = tokenizer_of(rows_of(episodes), [episode.question for episode in episodes], size)
+    with grpo_trainer(bench, chosen, episodes, tokenizer) as online:
+        trainer = _fixed(online.trainer, tokenizer, chosen.how)(
+            model=model_of(size, tokenizer, chosen.how.attention),
             processing_class=tokenizer,
-            train_dataset=Dataset.from_list(rows),
-            reward_funcs=EnvironmentReward(spec, trained_questions, rollouts),
             args=_generating(_quiet(config_of(type(spec), grpo_arguments(bench, spec, 0), spec.args)), chosen.how),
-            **way,
+            **online.arguments,
         )
         settle(trainer, chosen.how)
         ticks = _timed(bench, trainer, "GRPO steps")
-        waited = rollouts.waited_s
+        waited = online.waited()
     return _figures(ticks, *_done(trainer, size)) | _spent(trainer, ticks[-1] - ticks[0], waited)
 
 
@@ -200,17 +193,26 @@ def _figures(ticks: list[float], tokens: float, work: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    training, name, size, folder, into, *overrides = sys.argv[1:]
-    chosen = variant(name, SIZES[size], overrides)
-    sessions = max(16, chosen.grpo.batch_size * chosen.grpo.gradient_accumulation)
+    training, names, size, into, *overrides = sys.argv[1:]
+    with open(int(into), "w") as lines:
+        for name in names.split(","):
+            print(json.dumps(_measured(training, name, SIZES[size], overrides)), file=lines, flush=True)
+            gc.collect()  # a trainer and its callbacks refer to each other, and hold the model
+            forget_peak()
+
+
+def _measured(training: str, name: str, size: Size, overrides: list[str]) -> dict[str, Any]:
+    """A variant's figures, or why there are none."""
+    chosen = variant(name, size, overrides)
+    sessions = max(16, 2 * chosen.grpo.batch_size * chosen.grpo.gradient_accumulation)
+    weights = "its own" if pretrained(size) else "random"
     try:
-        with stage_at(Path(folder), sessions) as bench:
-            figures = {"sft": sft, "grpo": grpo}[training](bench, SIZES[size], chosen)
+        with tempfile.TemporaryDirectory() as folder, stage_at(Path(folder), sessions) as bench:
+            return {"weights": weights} | {"sft": sft, "grpo": grpo}[training](bench, size, chosen)
     except Exception as error:
+        traceback.print_exc()
         why = "out of memory" if "OutOfMemory" in type(error).__name__ else f"{type(error).__name__}: {error}"[:200]
-        Path(into).write_text(json.dumps({"failed": why}))
-        raise
-    Path(into).write_text(json.dumps(figures))
+        return {"failed": why}
 
 
 if __name__ == "__main__":
