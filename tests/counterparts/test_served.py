@@ -65,7 +65,7 @@ class Student(NamedTuple):
     """Its evaluation's."""
 
 
-@pytest.fixture(scope="module", params=STUDENTS.values(), ids=STUDENTS)
+@pytest.fixture(scope="module", params=STUDENTS.values(), ids=[*STUDENTS])
 def student(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Student:
     """A student that is mostly right."""
     home = tmp_path_factory.mktemp("served")

@@ -1,6 +1,7 @@
 """A desk whose agent may answer its user in words, written with OpenEnv's own classes and nothing of this project."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,7 +18,7 @@ class QuestionObservation(Observation):
     question: str
 
 
-def desk(ends: bool, called: str = "respond") -> type[MCPEnvironment]:
+def desk(ends: bool, called: str = "respond") -> Callable[[], MCPEnvironment]:
     """Return the class of a server; `ends`: whether an answer to the user ends the episode."""
 
     class Desk(MCPEnvironment):
