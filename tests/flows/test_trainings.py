@@ -181,8 +181,7 @@ def test_a_broken_package_is_named_by_a_whole_run_which_has_bought_nothing(
 SHELL = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}  # torchrun
 SHELL |= {"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_USE_FSDP": "true"}
 SHELL |= {"TRACKIO_SERVER_URL": "http://127.0.0.1:9", "TRACKIO_SPACE_ID": "others/curves"}
-SAID = "WORLD_SIZE", "ACCELERATE_USE_FSDP"
-SAID += "TRACKIO_SERVER_URL of the shell is ignored", "TRACKIO_SPACE_ID of the shell is ignored"
+SAID = "WORLD_SIZE", "ACCELERATE_USE_FSDP", "TRACKIO_SERVER_URL and TRACKIO_SPACE_ID of the shell are ignored"
 
 
 @pytest.mark.long
