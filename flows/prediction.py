@@ -70,10 +70,11 @@ class Prediction:
         for name, spec in self.specs.items():
             needed = found[spec.label].bytes if spec.label in found else 0.0
             if free is not None and needed > free:
-                batch = spec.batch_size
-                smaller = next((size for size in range(batch - 1, 0, -1) if batch % size == 0), batch)
+                batch, together = spec.batch_size, spec.batch_size * spec.gradient_accumulation
+                half = next((size for size in range(batch - 1, 0, -1) if batch % size == 0), None)
+                less = f"{name}.batch_size={half} and {name}.gradient_accumulation={half and together // half}"
                 announce.warn(
                     f"{spec.label} may be killed: it is predicted to need {needed / 1e9:.1f} GB, and this machine has "
-                    f"{free / 1e9:.1f} GB free. The same steps in less: {name}.batch_size={smaller} and "
-                    f"{name}.gradient_accumulation={spec.gradient_accumulation * batch // smaller}."
+                    f"{free / 1e9:.1f} GB free. "
+                    + (f"The same steps in less: {less}." if half else "Take a smaller student, or shorter texts.")
                 )

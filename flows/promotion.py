@@ -76,5 +76,6 @@ def promotion(
     )
     released = release(run, trained, results, decision)
     is_champion = champions.promote(released, champion)
-    run.store.gather()
+    if run.log[-1].state == "ran":  # nothing is asked for a run that made nothing
+        run.store.gather()
     return Promotion(released, is_champion)

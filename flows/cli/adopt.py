@@ -4,7 +4,6 @@ In: a URL, a Space, or a folder with a server's code. Out: the recipe's text; St
 cannot be trained on.
 """
 
-import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,8 @@ from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.subject import AuditedEpisode, Needs, Recorded, Subject, play, take
+from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
+from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
 from apprentice.flows.audit.seeds import IGNORES_SEEDS
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
@@ -38,22 +38,14 @@ from apprentice.tasks.reporting.errors import Stop
 
 SESSIONS = 16
 """Sessions that are asked for: more hide more of a teacher's latency, and a recipe can ask for more later."""
-PLAYED = 8
-"""Episodes that are played with random calls."""
 SECONDS = 10.0
 """After which no further one begins."""
 SEEDS = 3
 """Seeds whose question is asked twice: a reset may take seconds."""
 ASKED, FEW = 200, 100
 """Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
-LONGEST = 30
-"""Turns after which such an episode is left."""
-AT_LEAST = 10
-"""Turns that a right episode may need, where random calls ended episodes of several turns and none earned more."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
-SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?user", re.IGNORECASE)
-"""Names of tools that speak to the user."""
 TASK_LISTS = {
     "/tasks": ("task_id", "task", "task_name"),
     "/scenarios": ("scenario", "scenario_id", "scenario_name"),
@@ -162,11 +154,11 @@ def _by_adapter(
         )
     found = _few_starts(server, spec) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
-    played = _played(server, spec)
-    found = _rewards(played) | found
+    played = random_episodes(server, spec)
+    found = rewards_and_turns(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
-    found |= _last_text(spec.make().schemas, played)
-    about = f"Written by `apprentice env adopt {source}`. {_earned(played)}{_left_out(spec, first[0])}"
+    found |= last_text_call(spec.make().schemas, played)
+    about = f"Written by `apprentice env adopt {source}`. {earned(played)}{_left_out(spec, first[0])}"
     place = _place(server, source, report.granted)
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
 
@@ -361,84 +353,7 @@ def _are_tasks(server: EnvironmentServer, given: dict[str, Any], tasks: list[dic
     return not difference(one, again) and bool(difference(one, other))
 
 
-class RandomEpisode(NamedTuple):
-    """An episode of random calls: the rewards of its steps, whether the environment ended it, its last reply."""
-
-    rewards: list[float]
-    calls: list[str]
-    """Their tools."""
-    ended: bool
-    last: str
-    taken: int
-    """How many of its calls the server took."""
-
-
-def _played(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpisode]:
-    draw, session = random.Random(0), Recorded(server)
-    player = spec.with_settings(spec.settings | {"max_turns": LONGEST}).make(session)
-    found = []
-    try:
-        until = monotonic() + SECONDS
-        for seed in range(PLAYED):
-            if found and monotonic() > until:
-                break
-            ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
-            steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
-            said = "".join(ended.replies[-1:])
-            found.append(
-                RandomEpisode(steps, [tool for tool, _ in ended.calls], ended.ended, said, len(session.replies) - 1)
-            )
-    except (Refused, BadReply, SessionLost) as error:
-        if not found:
-            raise Stop(
-                f"{server.url} cannot be trained on: no episode could be played ({error}).", "See its log."
-            ) from error
-    finally:
-        session.close()
-    return found
-
-
-def _earned(played: Sequence[RandomEpisode]) -> str:
-    if not any(each.taken for each in played):
-        return f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
-    rewards = [sum(each.rewards) for each in played]
-    return f"Random calls earned {min(rewards):g} to {max(rewards):g}."
-
-
 def _left_out(spec: EnvironmentSpec, first: _Start) -> str:
     """What of a reset no model reads, such as a picture; nothing where the recipe says what is shown."""
     found = [] if spec.settings.get("question") else hidden(first.reply.observation)
     return f" Not shown, as it is no text: {', '.join(found[:4])}." if found else ""
-
-
-def _rewards(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
-    """Whether the rewards of an episode are summed, and how many turns it has."""
-    found = {}
-    if any(sum(reward != 0 for reward in each.rewards) > 1 for each in played):
-        found["reward"] = Finding("sum", "steps before the last one have rewards as well")
-    ended = [each.taken for each in played if each.ended]
-    turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
-    why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
-    if ended and max(ended) > 1 and len({sum(each.rewards) for each in played}) == 1:
-        turns, why = max(turns, AT_LEAST), f"{why}, all with one reward: a right one may take longer"
-    return found | {"max_turns": Finding(turns, why)}
-
-
-def _last_text(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, Finding]:
-    """Which tool a last text is sent as: it speaks to the user, takes a text alone, and has ended each episode that
-    called it."""
-    for tool in (schema["function"] for schema in schemas):
-        arguments = tool["parameters"].get("properties", {})
-        [name, about] = next(iter(arguments.items()), ("", {}))
-        is_text = len(arguments) == 1 and about.get("type") == "string" and "enum" not in about
-        if len(schemas) < 2 or not is_text or not SPEAKS.search(tool["name"]):
-            continue
-        calls = [(place + 1 == len(each.calls) and each.ended) for each in played for place in _places(tool, each)]
-        if calls and all(calls):
-            value = {"tool": tool["name"], "argument": name}
-            return {"say": Finding(value, "it ended each episode that called it; a text without a call is sent as it")}
-    return {}
-
-
-def _places(tool: dict[str, Any], episode: RandomEpisode) -> list[int]:
-    return [place for place, called in enumerate(episode.calls) if called == tool["name"]]

@@ -131,7 +131,7 @@ def behaviour(
     wrong = [each for each in played if not each.is_right and not each.broke_off_after and _calls(each)]
     invented = [found for each in played if (found := _invented(each, habits))]
     misplaced = [found for each in played if (found := _misplaced(each, habits))]
-    argument, place = max(Counter(misplaced).items(), key=lambda each: each[1])[0] if misplaced else ("", "")
+    [(argument, place), *_] = [each for each, _ in Counter(misplaced).most_common(1)] or [("", "")]
     calls = Counter(_as_text(_calls(each)[-1]) for each in played if _calls(each))
     constant, times = calls.most_common(1)[0] if calls else ("", 0)
 

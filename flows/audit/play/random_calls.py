@@ -1,0 +1,109 @@
+"""What random calls show of a server: its rewards, its turns, and the tool that a last text is sent as.
+
+In: a server that somebody else published. Out: settings of its recipe, each with what it follows from.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.wire.reply import BadReply, one_line
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.subject import AuditedEpisode, Recorded, play
+from apprentice.flows.recipe.adopted_recipe import Finding
+from apprentice.tasks.reporting.errors import Stop
+
+PLAYED = 8
+"""Episodes that are played with random calls."""
+LONGEST = 30
+"""Turns after which such an episode is left."""
+AT_LEAST = 10
+"""Turns that a right episode may need, where random calls ended episodes of several turns and none earned more."""
+SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?user", re.IGNORECASE)
+"""Names of tools that speak to the user."""
+SECONDS = 10.0
+"""After which no further episode begins."""
+
+
+class RandomEpisode(NamedTuple):
+    """An episode of random calls: the rewards of its steps, whether the environment ended it, its last reply."""
+
+    rewards: list[float]
+    calls: list[str]
+    """Their tools."""
+    ended: bool
+    last: str
+    taken: int
+    """How many of its calls the server took."""
+
+
+def random_episodes(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpisode]:
+    """Play a server with random calls. Raises Stop where no episode can be played."""
+    draw, session = random.Random(0), Recorded(server)
+    player = spec.with_settings(spec.settings | {"max_turns": LONGEST}).make(session)
+    found = []
+    try:
+        until = monotonic() + SECONDS
+        for seed in range(PLAYED):
+            if found and monotonic() > until:
+                break
+            ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
+            steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
+            said = "".join(ended.replies[-1:])
+            found.append(
+                RandomEpisode(steps, [tool for tool, _ in ended.calls], ended.ended, said, len(session.replies) - 1)
+            )
+    except (Refused, BadReply, SessionLost) as error:
+        if not found:
+            raise Stop(
+                f"{server.url} cannot be trained on: no episode could be played ({error}).", "See its log."
+            ) from error
+    finally:
+        session.close()
+    return found
+
+
+def earned(played: Sequence[RandomEpisode]) -> str:
+    """Return what the episodes earned, in a sentence."""
+    if not any(each.taken for each in played):
+        return f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
+    rewards = [sum(each.rewards) for each in played]
+    return f"Random calls earned {min(rewards):g} to {max(rewards):g}."
+
+
+def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
+    """Whether the rewards of an episode are summed, and how many turns it has."""
+    found = {}
+    if any(sum(reward != 0 for reward in each.rewards) > 1 for each in played):
+        found["reward"] = Finding("sum", "steps before the last one have rewards as well")
+    ended = [each.taken for each in played if each.ended]
+    turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
+    why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
+    if ended and max(ended) > 1 and len({sum(each.rewards) for each in played}) == 1:
+        turns, why = max(turns, AT_LEAST), f"{why}, all with one reward: a right one may take longer"
+    return found | {"max_turns": Finding(turns, why)}
+
+
+def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, Finding]:
+    """Which tool a last text is sent as: it speaks to the user, takes a text alone, and has ended each episode that
+    called it."""
+    for tool in (schema["function"] for schema in schemas):
+        arguments = tool["parameters"].get("properties", {})
+        [name, about] = next(iter(arguments.items()), ("", {}))
+        is_text = len(arguments) == 1 and about.get("type") == "string" and "enum" not in about
+        if len(schemas) < 2 or not is_text or not SPEAKS.search(tool["name"]):
+            continue
+        calls = [(place + 1 == len(each.calls) and each.ended) for each in played for place in _places(tool, each)]
+        if calls and all(calls):
+            value = {"tool": tool["name"], "argument": name}
+            return {"say": Finding(value, "it ended each episode that called it; a text without a call is sent as it")}
+    return {}
+
+
+def _places(tool: dict[str, Any], episode: RandomEpisode) -> list[int]:
+    return [place for place, called in enumerate(episode.calls) if called == tool["name"]]
