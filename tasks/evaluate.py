@@ -29,6 +29,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import (
     PROTOCOLS,
     Endpoint,
+    Keep,
     LocalModel,
     Parity,
     Play,
@@ -36,9 +37,10 @@ from apprentice.tasks.players.play import (
     play_batched,
     plays_of,
 )
+from apprentice.tasks.players.refused_episodes import check_unanswered_twice
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop, TeacherFailed
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import EndpointSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
@@ -86,6 +88,9 @@ def evaluate_endpoint(
 ) -> dict[str, Any]:
     """Like `evaluate`, for a model behind an endpoint: a served student, a teacher, another model. Raises Stop.
 
+    A question that the endpoint did not answer in two runs, while it answered the others, counts as a failure: servers
+    answer with an error where a model's own call cannot be read.
+
     `as_of`: the state of the model there, such as a date. It is part of the key, because the weights cannot be.
     """
     protocol = PROTOCOLS[spec.protocol]
@@ -107,8 +112,30 @@ def evaluate_endpoint(
         closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
     ):
         with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-            play_alone(pool, ahead, Endpoint(teacher), protocol, keep)
+            play_endpoint(pool, teacher, spec, (kept, ahead, keep), context.scratch)
         return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
+
+
+def play_endpoint(
+    pool: EnvironmentPool,
+    teacher: Teacher,
+    spec: EvaluateSpec,
+    journaled: tuple[Journal, list[Play], Keep],
+    scratch: Path,
+) -> None:
+    """Plays the missing episodes at an endpoint. One that it did not answer in two runs is kept as failed; raises
+    EndpointStop for others, SessionLost, Stop."""
+    kept, ahead, keep = journaled
+    known = next((each for each in map(EvaluatedEpisode.model_validate_json, kept.in_order()) if not each.broken), None)
+    if ahead and known:
+        teacher.recall(known.messages[:2], pool.players[0].part(known.seed).schemas, known.seed, "auto")
+    unanswered = play_alone(pool, ahead, Endpoint(teacher), PROTOCOLS[spec.protocol], keep)
+    if unanswered:
+        missing = {record.place: record.broken for record in unanswered}
+        most = spec.max_failed * (len(kept) + len(missing))
+        check_unanswered_twice(missing, scratch / "unanswered.json", most, "evaluate.max_failed")
+        for record in unanswered:
+            keep(record)
 
 
 LONGEST = 366
@@ -194,7 +221,7 @@ def evaluation_journal(
             except EndpointStop as stop:
                 cause = f"{stop.cause.removesuffix('.')}. {len(kept)} of {len(plays)} episodes are kept."
                 raise EndpointStop(cause, stop.remedy) from stop
-            except (TeacherFailed, TeacherUnavailable) as failed:
+            except TeacherFailed as failed:
                 raise Stop(
                     f"{model} gave no answer: {failed}. {len(kept)} of {len(plays)} episodes are kept.",
                     "Check that its endpoint runs, then run again: the evaluation resumes from there. If it refuses "

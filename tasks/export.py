@@ -21,11 +21,11 @@ from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
-from apprentice.tasks.evaluate import evaluation_journal
+from apprentice.tasks.evaluate import evaluation_journal, play_endpoint
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.play import PROTOCOLS, Endpoint, play_alone
+from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -177,10 +177,10 @@ def _play(
         closing(Budget(None, None, folder / "spent_usd")) as budget,
         closing(Teacher(endpoint, endpoint.base_url, asks=1, budget=budget)) as teacher,
     ):
-        kept, ahead, keep = journaled
+        kept, ahead, _ = journaled
         server = context.run.servers.environment(environment.name)
         with EnvironmentPool(environment, server, min(SLOTS, max(len(ahead), 1)), announce.warn, leases) as pool:
-            play_alone(pool, ahead, Endpoint(teacher), protocol, keep)
+            play_endpoint(pool, teacher, evaluated, journaled, folder)
         (folder / "played.jsonl").write_bytes(b"".join(kept.in_order()))
     os.replace(folder / "played.jsonl", folder / "episodes.jsonl")
     return read_episodes(folder)

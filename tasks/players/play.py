@@ -33,7 +33,7 @@ from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.players.thought_budget import within_budget
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop, TeacherRefused
+from apprentice.tasks.reporting.errors import Stop, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.settings.spec import EvaluateSpec
 
 CANNOT_SEE = (
@@ -171,11 +171,18 @@ def play_batched(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, p
                 del running[slot]
 
 
-def play_alone(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, protocol: Parity, keep: Keep) -> None:
-    """Plays all episodes independently, as many at once as the pool has sessions. Raises SessionLost, Stop."""
+def play_alone(
+    pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, protocol: Parity, keep: Keep
+) -> list[EvaluatedEpisode]:
+    """Plays all episodes independently, as many at once as the pool has sessions.
 
-    def play_one(player: Player, play: Play) -> EvaluatedEpisode:
-        episode = protocol.begin(player, play.seed)
+    Returns those that the endpoint did not answer within its patience while it answered others; `broken` says why.
+    Raises SessionLost, Stop.
+    """
+    unanswered: list[EvaluatedEpisode] = []
+
+    def play_one(player: Player, play: Play) -> tuple[EvaluatedEpisode, bool]:
+        episode, was_answered = protocol.begin(player, play.seed), True
         episode.check_question(play.question)
         try:
             while not episode.done:
@@ -183,10 +190,16 @@ def play_alone(pool: EnvironmentPool, plays: Sequence[Play], policy: Policy, pro
                 episode.step(policy.reply([episode])[0])
         except TeacherRefused as refused:
             episode.broken = str(refused)
-        return as_record(episode, play)
+        except TeacherUnavailable as away:
+            episode.broken, was_answered = str(away), False
+        return as_record(episode, play), was_answered
 
-    for _, record in pool.map(play_one, plays):
-        keep(record)
+    for _, (record, was_answered) in pool.map(play_one, plays):
+        if was_answered:
+            keep(record)
+        else:
+            unanswered.append(record)
+    return unanswered
 
 
 def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:

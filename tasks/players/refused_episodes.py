@@ -65,22 +65,31 @@ class RefusedEpisodes:
         return ""
 
     def check_unanswered(self, missing: dict[int, Record], file: Path, most: float) -> None:
-        """Raises EndpointStop for episodes that the endpoint did not answer: the next run asks them again. Holds those
-        that it did not answer in two runs, while it answered the others, as refused questions.
-
-        Args:
-            missing: By their numbers, in the order in which they were given up.
-            file: Those of the run before.
-            most: How many may be refused, if it is more than one.
-        """
-        before = set(json.loads(file.read_text())) if file.exists() else set()
-        file.write_text(json.dumps(sorted(missing)))
-        if missing.keys() - before or len(missing.keys() & before) > max(most, 1):
-            *_, last = missing.values()
-            raise EndpointStop(
-                f"The teacher's endpoint gave no answer in {len(missing)} episodes, the last one: {last.cause}.",
-                "Run again: only these are asked. A question that is not answered then either is left out, as one that "
-                "the endpoint refuses (at most collect.max_refused of them).",
-            )
+        """Holds episodes that the endpoint did not answer in two runs as refused questions. Raises EndpointStop as
+        `check_unanswered_twice` does."""
+        check_unanswered_twice(
+            {seed: record.cause for seed, record in missing.items()}, file, most, "collect.max_refused"
+        )
         for place, record in enumerate(missing.values(), 1):
             self.hold(-place, record, is_understood=False)
+
+
+def check_unanswered_twice(missing: dict[int, str], file: Path, most: float, limit: str) -> None:
+    """Raises EndpointStop for episodes that the endpoint did not answer, unless it answered the others and gave these
+    no answer in the run before either.
+
+    Args:
+        missing: Why not, by their numbers, in the order in which they were given up.
+        file: The numbers of the run before.
+        most: How many may be left out, if it is more than one.
+        limit: The recipe's field that says so.
+    """
+    before = set(json.loads(file.read_text())) if file.exists() else set()
+    file.write_text(json.dumps(sorted(missing)))
+    if missing.keys() - before or len(missing.keys() & before) > max(most, 1):
+        *_, last = missing.values()
+        raise EndpointStop(
+            f"The endpoint gave no answer in {len(missing)} episodes, the last one: {last}.",
+            "Run again: only these are asked. A question that is not answered then either is left out, as one that the "
+            f"endpoint refuses (at most {limit} of them).",
+        )

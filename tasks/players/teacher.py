@@ -231,9 +231,9 @@ class Teacher:
         finally:
             self._waiting -= 1
 
-    def recall(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> None:
+    def recall(self, messages: list[Message], tools: list[dict[str, Any]], seed: int, choice: str = "required") -> None:
         """Takes over a request that an earlier run had an answer to, for a probe if nothing is answered now."""
-        self._known = self._body(messages, tools, Spent(), "required", {"seed": seed, "ask": 0})
+        self._known = self._body(messages, tools, Spent(), choice, {"seed": seed, "ask": 0})
 
     async def _look_again(self, body: dict[str, Any], spent: Spent) -> None:
         """Asks once more what was answered before, where nothing has been answered within the retry window: it tells an

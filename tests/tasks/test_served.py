@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import open_pools
@@ -20,6 +21,7 @@ from apprentice.tasks.episodes.rendering import parse
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.players import refusals
 from apprentice.tasks.players.play import LocalModel
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
@@ -172,6 +174,33 @@ def test_an_endpoint_that_goes_away_judges_nobody_and_the_next_run_goes_on(case:
     back = Endpoint([call()])
     assert case.at(back.url, server)["n"] == 6
     assert len(back.requests) == 3
+
+
+def test_a_question_that_only_gets_errors_is_asked_in_two_runs_and_then_counts_as_failed(
+    case: Case, server: EnvironmentServer, monkeypatch: pytest.MonkeyPatch
+):
+    """As `transformers serve` answers where the model's own call is no JSON: one status 500, however often."""
+    monkeypatch.setattr(refusals, "_backoff", tenacity.wait_random_exponential(multiplier=0.05, max=0.2))
+
+    def said(request: dict[str, Any]) -> Any:
+        bad.append(question_of(request)) if not bad else None
+        return 500 if question_of(request) == bad[0] else [call()]
+
+    bad: list[str] = []
+    endpoint = Endpoint(said)
+    with pytest.raises(Stop, match=r"(?s)no answer in 1 episodes.*5 of 6 episodes are kept.*Run again: only these"):
+        case.at(endpoint.url, server, patience=0.5)
+    before = len(endpoint.requests)
+    counted = case.at(endpoint.url, server, patience=0.5)
+    assert (counted["n"], counted["broken"]) == (6, 1)
+    again = [question_of(request) for request in endpoint.requests[before:]]
+    assert len([each for each in again if each != bad[0]]) == 1, "one that was answered tells whether it still answers"
+    broken = [record for record in read_episodes(case.context.out) if record.broken]
+    assert [(record.reward, "status 500" in record.broken) for record in broken] == [(None, True)]
+
+
+def question_of(request: dict[str, Any]) -> str:
+    return request["messages"][1]["content"]
 
 
 def test_a_lost_environment_judges_nobody_and_the_next_run_goes_on(case: Case, server: EnvironmentServer):
