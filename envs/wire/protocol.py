@@ -34,4 +34,10 @@ class WireClient(GenericEnvClient):
             raise EOFError("not connected")
         # not by OpenEnv's own method, which since 0.10 connects anew: to a session that has no episode
         await self._ws.send(json.dumps(message))
-        return data_of(await asyncio.wait_for(self._ws.recv(), self._message_timeout), expected)
+        try:
+            said = await asyncio.wait_for(self._ws.recv(), self._message_timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no reply to {message['type']} within {self._message_timeout:g} s (server.message_timeout)"
+            ) from None
+        return data_of(said, expected)

@@ -17,6 +17,7 @@ from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.discovered import NoTools
 from apprentice.envs.openenv.env import Environment
 from apprentice.envs.openenv.observation import NAMES, STATE, hidden, whole
+from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
@@ -117,6 +118,8 @@ def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) 
     spec, _ = environment_of(name)
     if spec.mixed or audit(Subject(server, spec, Needs(0, 0, 1), range(4)), quick=True).wrong is not None:
         return None
+    if part_of(name, "policy") and not _script_earns(server, spec):  # one of the same name, with other tasks
+        return None
     training = training_lines(spec, spec.make().max_turns, teacher, base_url)
     if part_of(name, "policy") and not base_url:
         training[0] = "teacher: {scripted_error_rate: 0.1}  # a script plays this; a model does as well"
@@ -127,6 +130,17 @@ def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) 
         f"server: {{url: {quoted(server.url)}, sessions: 8}}",
         *training,
     ]
+
+
+def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
+    """Return whether the environment's script is right on any of a server's first questions."""
+    subject = Subject(server, spec, Needs(0, 0, 1), range(SEEDS), sessions=[Recorded(server)])
+    try:
+        return any(is_right(each.reward) for each in subject.scripted)
+    except (Refused, BadReply, SessionLost):
+        return False
+    finally:
+        wait_for(shut(subject.sessions))
 
 
 def _by_adapter(

@@ -17,6 +17,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.command import command_server
 from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
@@ -310,6 +311,15 @@ def test_copies_of_a_server_are_used_as_one(servers: Servers):
         pool.open_all()
         assert {reward for _, reward in play_together(pool)} == {1.0}
     assert not said, "each copy grants a session"
+
+
+def test_a_step_that_takes_longer_than_a_message_may_names_the_limit_and_not_an_outage():
+    with serving(app(parity(seconds=0.4))) as url:
+        session = Session(EnvironmentServer(url=url, message_timeout=0.1))
+        session.reset(seed=1)
+        with pytest.raises(SessionLost, match=r"no reply to step within 0\.1 s \(server\.message_timeout\), \d times"):
+            session.step({"label": "odd"})
+        session.close()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ In: what a server does with the seed, its rewards, its errors. Out: an ASGI appl
 """
 
 import random
+import time
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -53,6 +54,7 @@ def parity(
     crashes_on: str = "",
     rewards: bool = True,
     with_ids: bool = False,
+    seconds: float = 0.0,
 ) -> type[Environment]:
     """Return the class of a server.
 
@@ -61,6 +63,7 @@ def parity(
         crashes_on: A label on which a step raises.
         rewards: Whether it rewards and ends an episode at all.
         with_ids: Whether an observation has a new id in every episode.
+        seconds: How long a step takes.
     """
 
     class Parity(Environment):
@@ -89,6 +92,7 @@ def parity(
             return Asked(text=f"Is {shown} odd or even?", hint=hint, episode_id=self._id, reward=0.0, done=False)
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+            time.sleep(seconds)
             if crashes_on and action.label == crashes_on:
                 raise RuntimeError(f"{crashes_on} is not allowed")
             if not rewards:

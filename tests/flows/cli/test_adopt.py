@@ -12,7 +12,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.adopt import adopt, command_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
-from tests.envs.published import echo, mcp_desk, parcels
+from tests.envs.published import echo, mcp_desk, parcels, web_pages
 from tests.envs.published.parity import app, over_http, parity
 from tests.envs.published.serving import serving
 
@@ -35,6 +35,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "without rewards": lambda: app(parity("fixed", rewards=False)),
     "over http": over_http,
     "echo": echo.app,
+    "other tasks": web_pages.app,
     "an answer ends it": mcp_desk.app,
     "an answer is replied to": lambda: mcp_desk.app(ends=False),
     "an action ends it": lambda: mcp_desk.app(called="run"),
@@ -74,6 +75,7 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("few parcels", {"tasks": [{"seed": 0}, {"seed": 1}, {"seed": 2}, {"seed": 3}, {"seed": 4}]}, 16),
         ("strict parcels", {"max_turns": 10, "one_task": True}, 16),
         ("echo", {"name": "echo"}, 8),
+        ("other tasks", {}, 16),  # not this project's browsergym, whose name it has
     ],
 )
 def test_a_recipe_of_twenty_lines_at_most_has_what_was_found(
