@@ -60,7 +60,8 @@ from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.serving.exported import read_export
 from apprentice.tasks.serving.lookup import exports_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import Purpose, TrackioSpec
+from apprentice.tasks.settings.spec import Purpose
+from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
 

@@ -34,8 +34,7 @@ from apprentice.tasks.serving.exported import CONTENTS, ExportContents, measured
 from apprentice.tasks.serving.gguf import FULL, check_exportable, check_tools, convert, quantize
 from apprentice.tasks.serving.modelfile import modelfile
 from apprentice.tasks.settings.endpoint import LocalEndpoint
-from apprentice.tasks.settings.export_settings import ExportSpec
-from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, ExportSpec
 
 SLOTS = 4
 """Requests at once while a file is measured."""

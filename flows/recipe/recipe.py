@@ -33,24 +33,22 @@ from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.streams import streams_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.export_settings import ExportSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.settings.spec import (
     CollectSpec,
     EvaluateSpec,
+    ExportSpec,
     GateSpec,
     LengthsSpec,
     ProbeSpec,
-    Reporter,
     SeedWindows,
     Spec,
     StudentSpec,
-    TrackioSpec,
     Window,
-    hub_name_fault,
 )
+from apprentice.tasks.settings.trackers import Reporter, TrackioSpec, hub_name_fault
 from apprentice.tasks.settings.training import TrainerSpec
 
 TRAINING_SECTIONS = models_of_a_run()[1:]

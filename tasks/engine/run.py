@@ -8,7 +8,7 @@ The Trackio folder and project of a run's training curves.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
@@ -16,7 +16,10 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.owners import modes_by_umask
 from apprentice.tasks.reporting.progress import keep_in
-from apprentice.tasks.settings.spec import Reporter, StudentSpec, TrackioSpec
+from apprentice.tasks.settings.trackers import Reporter, TrackioSpec
+
+if TYPE_CHECKING:
+    from apprentice.tasks.settings.spec import StudentSpec
 
 FOLDER = "trackio"
 """The folder within the store."""
@@ -139,7 +142,7 @@ class RunContext:
         recipe: dict[str, Any] | None = None,
         trackio: TrackioSpec | None = None,
         report_to: Sequence[Reporter] = ("trackio",),
-        trusted: Sequence[StudentSpec] = (),
+        trusted: "Sequence[StudentSpec]" = (),
     ):
         self.store = store
         self.servers = servers

@@ -35,7 +35,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.failures import failure_of
 from apprentice.tasks.reporting.progress import of_stage
-from apprentice.tasks.settings.spec import Spec
+from apprentice.tasks.settings.spec_base import Spec
 
 if TYPE_CHECKING:
     from prefect import Task

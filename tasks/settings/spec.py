@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from apprentice.envs.paths import FileOrName
-from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec_base import A_NUMBER as A_NUMBER
 from apprentice.tasks.settings.spec_base import OPERATIONAL, WHEN_GIVEN, Spec
 
@@ -208,48 +207,6 @@ class StudentSpec(Spec):
         return super().in_key() | ({"model": None} if self.content else {})
 
 
-Reporter = Literal["trackio", "wandb", "mlflow"]
-"""Experiment trackers that receive training curves, by the names of transformers' `report_to`."""
-
-
-def hub_name_fault(repository: str) -> str:
-    """What the Hub refuses about a repository's name; empty where it is one."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(repository)
-    except HFValidationError as error:
-        name = repository.rpartition("/")[2]
-        return f"{str(error).rstrip('.')} ({len(name)} characters)"
-    return ""
-
-
-class TrackioSpec(Spec):
-    """Where Trackio logs training curves. Enters no key."""
-
-    space_id: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
-    """A Space on the Hub, such as owner/curves; Trackio creates it if needed, and HF_TOKEN must have write access.
-    Default: the store's folder, which `apprentice dashboard` shows."""
-    private: bool = True
-    """Create the Space as private."""
-    url: str = ""
-    """URL of a running dashboard of the store, such as http://127.0.0.1:7860, for a link on the run's page."""
-
-    @field_validator("space_id")
-    @classmethod
-    def _is_a_name(cls, space_id: str | None) -> str | None:
-        for name in [f"{space_id}-bucket", space_id] if space_id else []:  # Trackio keeps a Space's data in a bucket
-            if fault := hub_name_fault(str(name)):
-                raise ValueError(f"the Hub takes no such Space or bucket: {fault}")
-        return space_id
-
-    @field_validator("url")
-    @classmethod
-    def _holds_no_secret(cls, url: str) -> str:
-        return without_secrets(url, "whoever opens it logs in there")
-
-
 class DatasetSpec(Spec):
     """Rollouts that exist: conversations as JSON lines, Parquet, JSON or logs of Inspect, in a file, in a folder or in
     a dataset of the Hub. The environment plays their calls again and gives the reward."""
@@ -442,3 +399,27 @@ class GateSpec(Spec):
     floor."""
     level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
     """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""
+
+
+Form = Literal["f16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"]
+"""A quantization of llama.cpp."""
+
+
+class ExportSpec(Spec):
+    """How `apprentice export --format gguf` writes and measures a model; a run does not read it."""
+
+    section: ClassVar[str] = "export"
+
+    quantize: list[Form] = Field(default=["f16", "q8_0", "q4_k_m"], min_length=1)
+    """The forms to write, each a file of its own."""
+    margin: float = Field(default=0.02, ge=0.0, lt=1.0)
+    """How much accuracy a file may lose against the checkpoint, as a share. One that loses more is marked as worse."""
+    prompts: int = Field(default=100, ge=1)
+    """Prompts with tools whose token ids are compared with those of training."""
+
+    @field_validator("quantize")
+    @classmethod
+    def _names_each_once(cls, forms: list[Form]) -> list[Form]:
+        if len(set(forms)) < len(forms):
+            raise ValueError("a form is named twice")
+        return forms

@@ -26,7 +26,7 @@ from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
-from apprentice.tasks.settings.spec import Reporter, TrackioSpec
+from apprentice.tasks.settings.trackers import Reporter, TrackioSpec
 
 if TYPE_CHECKING:
     from apprentice.tasks.engine.run import RunContext

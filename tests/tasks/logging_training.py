@@ -14,7 +14,7 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.sft_settings import SftSpec
-from apprentice.tasks.settings.spec import TrackioSpec
+from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.trainer import arguments, train
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from apprentice.tasks.engine.run import ELSEWHERE, RunContext, project_in_trackio
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import TrackioSpec
+from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training import reporters as trackio_log
 from apprentice.tasks.training.reporters import check_reporters, check_space, trackio_arguments
 from tests.hub_server import LocalHub
