@@ -39,9 +39,14 @@ def serving(command: list[str], url: str, log: Path, patience: float = 90.0, **v
             server.wait(30)
 
 
+def ran(home: Path, *command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """A command that has run in `home`, with a Prefect of its own."""
+    given = os.environ | {"PREFECT_HOME": str(home / "prefect"), "ENDPOINT_API_KEY": "any"} | variables
+    return subprocess.run(command, cwd=home, env=given, capture_output=True, text=True)
+
+
 def said(home: Path, *command: str, **variables: str) -> str:
     """What a command prints that runs in `home`, with a Prefect of its own, and ends well."""
-    given = os.environ | {"PREFECT_HOME": str(home / "prefect"), "ENDPOINT_API_KEY": "any"} | variables
-    done = subprocess.run(command, cwd=home, env=given, capture_output=True, text=True)
+    done = ran(home, *command, **variables)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
