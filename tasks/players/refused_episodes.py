@@ -86,10 +86,17 @@ def check_unanswered_twice(missing: dict[int, str], file: Path, most: float, lim
     """
     before = set(json.loads(file.read_text())) if file.exists() else set()
     file.write_text(json.dumps(sorted(missing)))
-    if missing.keys() - before or len(missing.keys() & before) > max(most, 1):
-        *_, last = missing.values()
+    if not missing:
+        return
+    *_, last = missing.values()
+    cause = f"The endpoint gave no answer in {len(missing)} episodes, the last one: {last}."
+    if missing.keys() - before:
         raise EndpointStop(
-            f"The endpoint gave no answer in {len(missing)} episodes, the last one: {last}.",
+            cause,
             "Run again: only these are asked. A question that is not answered then either is left out, as one that the "
             f"endpoint refuses (at most {limit} of them).",
+        )
+    if len(missing) > max(most, 1):
+        raise EndpointStop(
+            f"{cause} It gave them none in the run before either.", f"Raise {limit} to leave them out, and run again."
         )

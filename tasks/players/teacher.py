@@ -79,6 +79,7 @@ class Teacher:
         self._answered = monotonic()
         self._answered_once = False
         self._known: dict[str, Any] | None = None
+        self._is_recalled = False
         self._looked = -math.inf
         self._looking = asyncio.Lock()
         self._waiting = self._most_waiting = 0
@@ -207,7 +208,7 @@ class Teacher:
             except (RefusedRequest, Unanswered) as error:
                 failed = error  # explained below, outside of its context: it may quote the key
             else:
-                self._known = body
+                self._known, self._is_recalled = body, False
                 return answer
             if isinstance(failed, Unanswered) or failed.kind == "moment":
                 await self._look_again(body, spent)
@@ -234,15 +235,17 @@ class Teacher:
     def recall(self, messages: list[Message], tools: list[dict[str, Any]], seed: int, choice: str = "required") -> None:
         """Takes over a request that an earlier run had an answer to, for a probe if nothing is answered now."""
         self._known = self._body(messages, tools, Spent(), choice, {"seed": seed, "ask": 0})
+        self._is_recalled = True
 
     async def _look_again(self, body: dict[str, Any], spent: Spent) -> None:
         """Asks once more what was answered before, where nothing has been answered within the retry window: it tells an
         endpoint that is away from a question that it never answers. One session does so for all; none while as many
-        wait as ever did, which no single question explains."""
+        wait as ever did, which no single question explains, unless an earlier run has answered the others."""
         async with self._looking:
             if monotonic() - max(self._answered, self._looked) < self._spec.patience:
                 return
-            if self._known not in (None, body) and not 1 < self._most_waiting <= self._waiting:
+            all_wait = 1 < self._most_waiting <= self._waiting
+            if self._known not in (None, body) and (self._is_recalled or not all_wait):
                 with suppress(RefusedRequest, Unanswered, Redirected):
                     await self._send(self._known, spent)  # type: ignore[arg-type]
             self._looked = monotonic()
