@@ -113,6 +113,7 @@ def save(
     logging.disable_progress_bar()
     if weights is not None:  # a gathered state dict has tied weights twice
         weights = {name: each for name, each in weights.items() if name not in model.all_tied_weights_keys}
+    model.config.use_cache = True  # transformers' Trainer turns it off, for good
     model.save_pretrained(to, state_dict=weights)
     tokenizer.save_pretrained(to)
     forget_the_network(to / "tokenizer_config.json")

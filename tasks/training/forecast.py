@@ -262,6 +262,7 @@ def _model(config: Any, depth: int) -> Any:
 
     config = deepcopy(config)
     config.num_hidden_layers, config.dtype = depth, torch.float32
+    config.use_cache = True  # a trained model may say otherwise
     if getattr(config, "layer_types", None):
         config.layer_types = list(islice(cycle(config.layer_types), depth))
     config.bos_token_id = config.eos_token_id = None  # texts end by their length

@@ -199,7 +199,9 @@ def test_questions_that_only_get_errors_are_asked_in_two_runs_and_then_count_as_
     counted = case.at(endpoint.url, server, patience=0.5, max_failed=0.4)
     assert (counted["n"], counted["broken"]) == (6, 2)
     again = [question_of(request) for request in endpoint.requests[before:]]
-    assert len([each for each in again if each not in bad]) == 2, "in each run one that was answered tells whether it still answers"
+    assert len([each for each in again if each not in bad]) == 2, (
+        "in each run one that was answered tells whether it still answers"
+    )
     broken = [record for record in read_episodes(case.context.out) if record.broken]
     assert [(record.reward, "status 500" in record.broken) for record in broken] == 2 * [(None, True)]
 

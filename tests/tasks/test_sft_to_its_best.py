@@ -80,6 +80,12 @@ def test_the_epoch_with_the_lowest_held_out_loss_is_published(trained: StageCont
     assert f"the weights of step {best} are kept, which had the best held-out loss" in as_lines(signals)[-1]
 
 
+def test_a_published_model_generates_with_a_cache_which_transformers_trainer_turns_off(trained: StageContext):
+    [in_training] = {json.loads(file.read_text())["use_cache"] for file in trained.scratch.glob("*/config.json")}
+    assert not in_training
+    assert json.loads((trained.out / "config.json").read_text())["use_cache"]
+
+
 def test_sft_stops_after_epochs_without_gain_and_publishes_the_same_weights(made: Made, trained: StageContext):
     weights, log, signals = left_by(trained)
     context = made.context("without-gain")

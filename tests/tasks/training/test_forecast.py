@@ -177,6 +177,14 @@ def test_turns_of_a_student_that_thinks_are_as_long_as_the_working_or_as_half_of
     assert len(without.turn) > 20
 
 
+def test_answers_of_a_model_that_was_saved_while_it_trained_are_measured(
+    tiny: Student, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(forecast, "_best", lambda run, model: run() or float(10 + model.config.num_hidden_layers))
+    tiny.config.use_cache = False
+    assert of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3).seconds == pytest.approx(18.0)
+
+
 def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student, monkeypatch: pytest.MonkeyPatch):
     depths: list[int] = []
     model = forecast._model
