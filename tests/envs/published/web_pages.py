@@ -28,7 +28,7 @@ class Page(Observation):
 class WebPages(Environment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def reset(self, seed: int | None = None, task_name: str | None = None) -> Page:
+    def reset(self, seed: int | None = None, task_name: str | None = None) -> Page:  # type: ignore[override]
         self._right = random.Random(seed).randrange(len(BUTTONS))
         buttons = "\n".join(f"[{13 + place}] button '{name}'" for place, name in enumerate(BUTTONS))
         self._page = f"RootWebArea 'Click Test {seed}'\n{buttons}"
