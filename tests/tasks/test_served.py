@@ -194,7 +194,7 @@ def test_questions_that_only_get_errors_are_asked_in_two_runs_and_then_count_as_
     with pytest.raises(Stop, match=r"(?s)no answer in 2 episodes.*4 of 6 episodes are kept.*Run again: only these"):
         case.at(endpoint.url, server, patience=0.5)
     before = len(endpoint.requests)
-    with pytest.raises(Stop, match="none in the run before either.*\n.*Raise evaluate.max_failed"):
+    with pytest.raises(Stop, match=r"none in the run before either.*\n.*Raise evaluate.max_failed"):
         case.at(endpoint.url, server, patience=0.5)
     counted = case.at(endpoint.url, server, patience=0.5, max_failed=0.4)
     assert (counted["n"], counted["broken"]) == (6, 2)
