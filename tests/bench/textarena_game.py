@@ -67,6 +67,7 @@ class TextArenaGame(Game):
         Returns:
             What the game says.
         """
+        move = str(move)  # a call may hold a null
         self.done, _ = self._made.step(move if "[" in move else f"[{move}]")
         said = self._new()
         if self.done:
