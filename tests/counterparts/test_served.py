@@ -28,7 +28,8 @@ from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer,
 from tests.counterparts.servers import BIN, BUILD, ON_CPU, VLLM, free_port, ran, said, serving
 from tests.students_page import TOOL, family, templates, toy_tokenizer
 
-RECIPES = Path(__file__).parents[2] / "deployments/recipes"
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "deployments/recipes"
 SETTINGS = ["sft.held_out=0", "sft.control=false", "evaluate.decoding=greedy", "evaluate.questions=100"]
 WORDS = {"dataset": "spell_backward", "config": {"min_word_len": 3, "max_word_len": 3}}
 STUDENTS = {
@@ -51,7 +52,7 @@ import sys
 from apprentice import collect, evaluate, load_recipe, sft
 recipe = load_recipe(sys.argv[1], sys.argv[2:])
 trained = sft(recipe, collect(recipe))
-print("FOLDERS", trained.folder, evaluate(recipe, trained).folder)
+print("FOLDERS", trained.folder, evaluate(recipe, trained).folder, trained.artifact.key)
 """
 
 
@@ -64,6 +65,7 @@ class Student(NamedTuple):
     """The published checkpoint."""
     episodes: list[Any]
     """Its evaluation's."""
+    key: str
 
 
 @pytest.fixture(scope="module", params=STUDENTS.values(), ids=[*STUDENTS])
@@ -73,8 +75,8 @@ def student(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     recipe, own = request.param
     settings = [*SETTINGS, *own, f"store.path={home / 'store'}"]
     printed = said(home, sys.executable, "-c", TRAIN, str(recipe), *settings)
-    folder, evaluated = re.findall(r"^FOLDERS (\S+) (\S+)$", printed, re.MULTILINE)[0]
-    return Student([str(recipe), *settings], home, Path(folder), read_episodes(Path(evaluated)))
+    folder, evaluated, key = re.findall(r"^FOLDERS (\S+) (\S+) (\S+)$", printed, re.MULTILINE)[0]
+    return Student([str(recipe), *settings], home, Path(folder), read_episodes(Path(evaluated)), key)
 
 
 @pytest.fixture(scope="module", params=["vllm", "transformers"])
@@ -111,6 +113,36 @@ def test_a_served_student_has_the_prompt_ids_and_the_accuracy_of_its_evaluation(
     same = sum(one.score == other.score for one, other in zip(there, student.episodes, strict=True))
     assert same >= 97, "greedy answers differ where two tokens are as likely"
     assert abs(thoughts(there) - thoughts(student.episodes)) <= 3
+
+
+def test_serve_answers_by_vllm_as_its_evaluation_did(student: Student):
+    port, log = free_port(), student.home / "serve.log"
+    main = "from apprentice.deployments.cli import main; main()"
+    command = [str(VLLM / "python"), "-c", main, "serve", student.key, "--engine", "vllm", "--port", str(port)]
+    command += ["--store", str(student.home / "store"), "--context", "512"]
+    where = {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(student.home / "prefect"), **ON_CPU}
+    url = f"http://127.0.0.1:{port}"
+    path, *settings = student.recipe
+    environment = load_recipe(path, settings).environment.make()
+    with serving(command, f"{url}/health", log, patience=400.0, **where):
+        [model] = httpx.get(f"{url}/v1/models").json()["data"]
+        assert model["key"] == student.key
+        right = 0
+        for episode in student.episodes[:20]:
+            body: dict[str, Any] = {"model": "student", "messages": prompt(environment, episode.question)}
+            body |= {"tools": environment.schemas, "temperature": 0.0, "max_tokens": 40}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60.0).raise_for_status().json()
+            assert answer["usage"]["prompt_tokens"] == episode.prompt_tokens
+            right += calls(answer["choices"][0]["message"]) == calls(episode.messages[2])
+    assert right >= 19, "greedy answers differ where two tokens are as likely"
+
+
+def calls(message: dict[str, Any]) -> list[Any]:
+    """Names and arguments of a message's calls."""
+    made = [each["function"] for each in message.get("tool_calls") or []]
+    read = [each["arguments"] for each in made]
+    read = [json.loads(each) if isinstance(each, str) else each for each in read]
+    return [[each["name"], given] for each, given in zip(made, read, strict=True)]
 
 
 def thoughts(episodes: list[Any]) -> int:

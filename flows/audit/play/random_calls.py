@@ -28,6 +28,8 @@ SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?
 """Names of tools that speak to the user."""
 SECONDS = 10.0
 """After which no further episode begins."""
+MOST_SECONDS = 60.0
+"""After which the running one is left: a browser takes seconds a turn."""
 
 
 class RandomEpisode(NamedTuple):
@@ -48,11 +50,15 @@ def random_episodes(server: EnvironmentServer, spec: EnvironmentSpec) -> list[Ra
     player = spec.with_settings(spec.settings | {"max_turns": LONGEST}).make(session)
     found = []
     try:
-        until = monotonic() + SECONDS
+        began = monotonic()
         for seed in range(PLAYED):
-            if found and monotonic() > until:
+            if found and monotonic() > began + SECONDS:
                 break
-            ended: AuditedEpisode = play(player, seed, lambda episode: any_call(episode, draw))
+            ended: AuditedEpisode = play(
+                player,
+                seed,
+                lambda episode: None if monotonic() > began + MOST_SECONDS else any_call(episode, draw),
+            )
             steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
             said = "".join(ended.replies[-1:])
             found.append(

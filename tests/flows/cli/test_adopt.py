@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.audit.play import random_calls
 from apprentice.flows.cli.adopt import adopt, command_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
@@ -131,6 +132,13 @@ def test_a_tool_that_answers_the_user_and_ends_the_episode_is_what_a_last_text_i
     assert recipe["environment"].get("say") == say
     assert Recipe.model_validate(recipe).environment.make().takes_text == (say is not None)
     assert ("# it ended each episode that called it" in text) == (say is not None)
+
+
+def test_an_episode_that_takes_too_long_is_left(written: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(random_calls, "MOST_SECONDS", 0.0)
+    text, recipe = written("parcels")
+    assert "random calls ended none" in text
+    assert recipe["environment"]["max_turns"] == random_calls.LONGEST // 2
 
 
 def test_what_its_user_knows_comes_first(written: Any):
