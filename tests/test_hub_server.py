@@ -311,6 +311,7 @@ def test_the_server_ends_with_its_standard_input(hub: LocalHub):
     assert hub.process.wait(timeout=10) == 0
 
 
+@pytest.mark.long
 def test_datasets_loads_what_was_pushed(api: HfApi, hub: LocalHub, tmp_path: Path):
     """In a process of its own, which has the variables before it imports anything."""
     api.create_repo("team/rows", repo_type="dataset")

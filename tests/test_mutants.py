@@ -53,6 +53,7 @@ def test_texts_annotations_and_log_lines_stay_as_they_are(code: str):
     assert not [mutant for mutant in mutants_of("a.py", code) if "print" not in mutant.new]
 
 
+@pytest.mark.long
 def test_every_mutant_of_the_product_is_python_and_differs():
     drawn = sample(seed=3, number=100, within=["tasks", "flows", "envs", "deployments"])
     for mutant in drawn:
@@ -60,6 +61,7 @@ def test_every_mutant_of_the_product_is_python_and_differs():
         assert ast.dump(ast.parse(mutant.broken(text))) != ast.dump(ast.parse(text)), mutant
 
 
+@pytest.mark.long
 def test_a_seed_names_a_sample():
     assert sample(7, 5, ["tasks"]) == sample(7, 9, ["tasks"])[:5] != sample(8, 5, ["tasks"])
 

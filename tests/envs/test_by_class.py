@@ -129,6 +129,7 @@ class Alone(EchoEnvironment):
 """
 
 
+@pytest.mark.long
 def test_a_server_whose_class_takes_one_session_grants_one_and_is_played_with_it(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ):

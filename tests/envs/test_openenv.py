@@ -250,6 +250,7 @@ def test_a_server_without_a_websocket_is_refused_at_once_with_what_it_has_instea
         completed(EnvironmentSpec(), servers("over http"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "settings", "failed"),
     [
@@ -313,6 +314,7 @@ def test_copies_of_a_server_are_used_as_one(servers: Servers):
     assert not said, "each copy grants a session"
 
 
+@pytest.mark.long
 def test_a_step_that_takes_longer_than_a_message_may_names_the_limit_and_not_an_outage():
     with serving(app(parity(seconds=0.4))) as url:
         session = Session(EnvironmentServer(url=url, message_timeout=0.1))
@@ -344,6 +346,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
 """
 
 
+@pytest.mark.long
 def test_a_command_serves_while_the_block_runs_and_ends_with_a_parent_that_is_killed(tmp_path: Path):
     (tmp_path / "serve.py").write_text(SERVER)
     command = f"{sys.executable} {tmp_path}/serve.py {{port}}"

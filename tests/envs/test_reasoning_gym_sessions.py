@@ -91,6 +91,7 @@ def test_a_dataset_with_a_question_of_megabytes_is_refused(server: EnvironmentSe
         Session(server).reset(dataset_name="chain_sum", dataset_config=config, seed=1, size=1)
 
 
+@pytest.mark.long
 def test_an_answer_that_is_a_list_is_the_json_text_of_it(server: EnvironmentServer):
     environment = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "group_anagrams"}).make(Session(server))
     environment.ask(4)

@@ -73,6 +73,7 @@ def test_the_same_call_makes_nothing_again(made: Made, capfd: pytest.CaptureFixt
     assert capfd.readouterr().out == "✓ 5 stages cached\n"
 
 
+@pytest.mark.long
 def test_grpo_and_evaluation_take_a_result_a_key_or_a_folder(made: Made):
     trained = apprentice.grpo(made.recipe, made.model)
     assert trained.inputs["checkpoint"].key == made.model.key
@@ -84,6 +85,7 @@ def test_grpo_and_evaluation_take_a_result_a_key_or_a_folder(made: Made):
     assert by_result.inputs["checkpoint"].key == trained.key
 
 
+@pytest.mark.long
 def test_a_folder_from_elsewhere_is_taken_by_its_content(made: Made, tmp_path: Path):
     rollouts, model = tmp_path / "rollouts", tmp_path / "model"
     shutil.copytree(made.rollouts.folder, rollouts)

@@ -106,6 +106,7 @@ def test_a_sudoku_that_ignores_seeds_is_found_out(endpoint: Endpoint, tmp_path: 
     assert endpoint.requests == []
 
 
+@pytest.mark.long
 def test_an_evaluation_looks_at_its_environment_once_for_all_models(endpoint: Endpoint, tmp_path: Path):
     def ahead(preflight: EvaluationPreflight, chosen: Recipe) -> None:
         with RunServers(chosen) as servers:
@@ -132,6 +133,7 @@ def test_another_environments_server_is_named(endpoint: Endpoint, tmp_path: Path
     assert endpoint.requests == []
 
 
+@pytest.mark.long
 def test_too_few_sessions_stop_no_run_since_episodes_take_turns(endpoint: Endpoint, tmp_path: Path):
     with local_server("apprentice.envs.serving.serve", "echo", "--max-sessions", "3") as url:
         at = f"server.url={url}"
@@ -262,6 +264,7 @@ def pretrained(endpoint: Endpoint, echo: str, tmp_path: Path) -> Recipe:
     return recipe(endpoint, f"server.url={echo}", student, "sft.epochs=1", "grpo.max_steps=1")
 
 
+@pytest.mark.long
 def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -278,6 +281,7 @@ def test_a_pretrained_student_s_stages_are_predicted_before_they_begin(
     assert re.fullmatch(rf"Predicted for this machine: {trainings}, {answers}\.", last)
 
 
+@pytest.mark.long
 def test_a_training_that_needs_more_memory_than_is_free_is_told_with_what_takes_less(
     endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -297,6 +301,7 @@ def test_a_training_that_needs_more_memory_than_is_free_is_told_with_what_takes_
         assert int(found[1]) < spec.batch_size
 
 
+@pytest.mark.long
 def test_a_prediction_is_made_again_of_rows_that_are_far_longer(
     endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -319,6 +324,7 @@ def test_a_prediction_is_made_again_of_rows_that_are_far_longer(
         assert [line.partition(":")[0] for line in said] == again
 
 
+@pytest.mark.long
 def test_a_prediction_is_made_of_turns_as_long_as_the_scripted_policy_s(
     endpoint: Endpoint, echo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

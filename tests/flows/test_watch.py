@@ -32,6 +32,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, st
     return heard
 
 
+@pytest.mark.long
 def test_the_first_look_only_notes_and_a_moved_head_is_told_once(events):
     space, dataset = Watched(kind="space", repository="a/words"), Watched(kind="dataset", repository="a/rows")
     Hub.heads = {"space/a/words": "one", "dataset/a/rows": "one"}

@@ -150,6 +150,7 @@ def test_what_passes_is_tried_again(play: Any, trouble: Any):
     assert record.attempts == len(endpoint.requests) == 2
 
 
+@pytest.mark.long
 def test_requests_keep_to_the_rate_that_is_set(play: Any):
     _, endpoint = play([], requests_per_minute=60)
     assert endpoint.times[-1] - endpoint.times[0] > 1.8  # three askings, one a second
@@ -308,6 +309,7 @@ def erring() -> Iterator[str]:
         yield f"{url}/v1"
 
 
+@pytest.mark.long
 def test_every_mistake_of_a_script_meets_its_rule_of_the_filter(
     scripted_bench: StageContext, erring: str, chain_sum: EnvironmentSpec
 ):
@@ -404,6 +406,7 @@ def test_going_on_in_another_number_of_shards_is_refused(scripted_bench: StageCo
 # --- what a person sees -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
     scripted_bench: StageContext, chain_sum, prefect_server, caplog, capfd
 ):
@@ -421,6 +424,7 @@ def test_an_outage_is_told_in_the_terminal_and_in_prefects_log(
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
     scripted_bench: StageContext, chain_sum, prefect_server, tmp_path
 ):
@@ -451,6 +455,7 @@ def test_the_dataset_loads_and_trl_trains_on_it_as_it_stands(
         assert row["input_ids"] == expected
 
 
+@pytest.mark.long
 def test_the_card_explains_every_column(scripted_bench: StageContext, chain_sum, prefect_server):
     scripted_bench.run.store.describe = write_card
     made = in_shards(scripted_bench.run, 1, chain_sum)

@@ -505,6 +505,7 @@ def test_a_question_that_is_never_answered_is_asked_in_two_runs_and_then_left_ou
     assert len({question(request) for request in endpoint.requests}) == SIZE, "no other question is asked a second time"
 
 
+@pytest.mark.long
 def test_an_endpoint_that_goes_away_is_not_asked_again_what_it_has_answered(
     servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -177,6 +177,7 @@ def test_an_endpoint_that_goes_away_judges_nobody_and_the_next_run_goes_on(case:
     assert len(back.requests) == 3
 
 
+@pytest.mark.long
 def test_questions_that_only_get_errors_are_asked_in_two_runs_and_then_count_as_failed(
     case: Case, server: EnvironmentServer, monkeypatch: pytest.MonkeyPatch
 ):

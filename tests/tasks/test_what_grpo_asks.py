@@ -86,6 +86,7 @@ def test_all_that_was_asked_is_on_record_and_nothing_of_it_is_asked_by_the_evalu
     assert not evaluation_texts & {same_text(row["question"]) for row in learned}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [ASKS, FILLS], ids=["asks", "fills"])
 def test_a_training_that_was_killed_goes_on_with_the_questions_it_would_have_asked(made: Made, spec: Any):
     name, fails_at = f"of-{spec.oversample:g}", 2 if spec is FILLS else 1

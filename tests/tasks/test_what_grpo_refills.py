@@ -197,6 +197,7 @@ def test_the_weights_are_those_of_a_training_that_asked_only_what_was_kept(
     assert digest(again.context.out, "*.safetensors") == digest(ran.context.out, "*.safetensors")
 
 
+@pytest.mark.long
 def test_a_training_that_was_killed_while_it_asked_further_questions_ends_with_the_same_weights(made: Made):
     whole = trained(made, made.context("whole"), SPEC, at_random)
     assert len(whole.steps[1]) > 1, "the second step was meant to ask further questions"

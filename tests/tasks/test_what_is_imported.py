@@ -101,6 +101,7 @@ def test_of_a_folder_and_of_the_hub_the_split_train_is_taken_and_the_others_are_
         pinned_rows(spec.model_copy(update={"split": "validation"}))
 
 
+@pytest.mark.long
 def test_a_folder_of_save_to_disk_is_read_and_so_are_its_splits(bench: Bench, tmp_path: Path):
     train, test = Dataset.from_list([chat(1), chat(2)]), Dataset.from_list(TEST)
     train.save_to_disk(tmp_path / "one")

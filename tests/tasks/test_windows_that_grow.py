@@ -144,6 +144,7 @@ def test_a_server_that_asks_something_else_now_is_asked_for_all(
     assert asked == (1 + 8 + 5 + 10) + (9 + 5 + 10)
 
 
+@pytest.mark.long
 def test_an_evaluation_that_grows_gives_what_a_whole_one_gives(
     run: RunContext, chain_sum: EnvironmentSpec, counted: Any, tmp_path: Path
 ):
@@ -188,6 +189,7 @@ def test_a_student_that_reads_other_tokens_is_another_one(run: RunContext, chain
     assert built_alike(run, TINY, chain_sum, others, 0) is None
 
 
+@pytest.mark.long
 def test_rows_that_are_kept_alike_are_the_ones_that_were_trained_on(run: RunContext, chain_sum: EnvironmentSpec):
     rollouts = collect(run, CollectSpec(), TEACHER, chain_sum, Window(start=0, size=8))
     first = filter_rollouts(run, rollouts, questions(run, chain_sum, windows(8), 4))

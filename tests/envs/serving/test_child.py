@@ -33,6 +33,7 @@ def write(folder: Path, name: str, code: str) -> None:
     file.write_text(code)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", NAMES)
 def test_files_that_are_named_like_libraries_are_not_run(names: str, here: Path, tmp_path: Path):
     for name in names.split():

@@ -120,6 +120,7 @@ def test_after_a_timeout_no_reply_is_taken_for_another(chain_sum: EnvironmentSpe
     assert [environment.ask(seed) for seed in (1, 2)] == [first, second]
 
 
+@pytest.mark.long
 def test_a_session_over_the_servers_limit_says_that_it_is_the_limit(chain_sum: EnvironmentSpec):
     with local_server("apprentice.envs.serving.serve", "reasoning_gym", "--max-sessions", "1") as url:
         first = chain_sum.make(Session(EnvironmentServer(url=url)))

@@ -148,6 +148,7 @@ async def keep(*_: Any) -> None:
     """What a server does that forgets to end a session."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keeps", [False, True])
 def test_sessions_that_are_not_given_back_are_counted(keeps: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(robustness, "FREED", 2.0)

@@ -11,6 +11,7 @@ from tests.flows.audit.conftest import Served
 Games = Callable[[str], Served]
 
 
+@pytest.mark.long
 def test_a_reward_for_looking_that_a_wrong_refund_loses_is_told_with_its_figures(served: Games):
     found = served("order_desk").finding("pays for looking", stopping)
     assert (found.status, found.severity) == ("failed", "error")

@@ -97,6 +97,7 @@ def test_an_environment_is_played_in_the_container_of_an_image_that_ends_with_th
     assert [command for command in verbs if command != "inspect"] == ["ps", "run", "port", "rm"]
 
 
+@pytest.mark.long
 def test_a_container_is_reached_from_this_machine_alone_and_bounded(docker: Docker):
     with RunServers(recipe(image="echo:latest", sessions=7)) as servers:
         assert servers.environment("echo").url.startswith("http://127.0.0.1:")

@@ -146,6 +146,7 @@ def test_a_failure_that_a_second_try_cannot_mend_is_not_tried_again():
     assert len(worker.taken) == 1
 
 
+@pytest.mark.long
 def test_a_cancelled_stage_is_not_scheduled_again():
     with Worker(Cancelled()) as worker, pytest.raises(Stop, match="was cancelled"):
         dispatched(recipe(), "k5")
@@ -298,6 +299,7 @@ def test_a_missing_deployment_is_named_with_the_command_that_makes_it():
         parent()
 
 
+@pytest.mark.long
 def test_a_retried_parent_joins_what_it_began_and_lets_a_failed_stage_go_on():
     ends = [Failed(message="a bug, mended since"), Completed()]
     attempts: list[str] = []
@@ -314,6 +316,7 @@ def test_a_retried_parent_joins_what_it_began_and_lets_a_failed_stage_go_on():
     assert len({run.id for run in worker.taken}) == 1
 
 
+@pytest.mark.long
 def test_a_retried_parent_begins_a_cancelled_stage_as_a_new_run():
     @flow(name="parent", retries=1)
     def parent() -> None:

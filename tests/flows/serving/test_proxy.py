@@ -150,6 +150,7 @@ def test_the_models_list_names_key_and_revision_and_answers_name_the_revision(ch
         assert httpx.get(f"{served.url}/health", headers={"Host": "evil.example"}).status_code == 400
 
 
+@pytest.mark.long
 def test_more_requests_than_allowed_get_429_with_retry_after_and_the_others_are_answered(champions: Champions):
     promote(champions, "first")
     with serving(champions, most=2) as served, ThreadPoolExecutor(8) as clients:
@@ -176,6 +177,7 @@ def test_a_killed_engine_is_started_again_within_seconds_and_its_requests_are_to
         assert httpx.get(f"{served.url}/health").json()["restarts"] == 1
 
 
+@pytest.mark.long
 def test_a_stream_whose_engine_ends_ends_with_an_error(champions: Champions):
     promote(champions, "first")
     asked = {"model": "student", "messages": [], "stream": True, "pause": 0.5}
@@ -209,6 +211,7 @@ def test_how_an_engine_ended_is_known_also_once_it_is_stopped(champions: Champio
     assert engine.end() == ended
 
 
+@pytest.mark.long
 def test_a_champion_that_cannot_be_loaded_leaves_the_one_before(champions: Champions, capsys: pytest.CaptureFixture):
     first = promote(champions, "first")
     with serving(champions) as served:
@@ -231,6 +234,7 @@ class UnreadableTarget(ToyTarget):
         return super().model()
 
 
+@pytest.mark.long
 def test_what_is_watched_no_more_is_said_and_is_not_healthy(champions: Champions, caplog: pytest.LogCaptureFixture):
     release = promote(champions, "first")
     with serving(champions, target=UnreadableTarget) as served:

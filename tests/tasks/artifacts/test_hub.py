@@ -135,6 +135,7 @@ def test_a_fault_at_any_request_of_publishing_and_fetching_costs_time_only(hub, 
     assert len(tags) == 1
 
 
+@pytest.mark.long
 def test_a_hub_that_is_away_is_waited_for(hub: LocalHub, tmp_path: Path):
     hub.kill()
     threading.Timer(1.0, hub.start).start()
@@ -231,6 +232,7 @@ def test_what_another_machine_published_meanwhile_keeps_the_key_and_ours_is_besi
     assert elsewhere.record(Questions, "k1", ours.revision).key == "k1"
 
 
+@pytest.mark.long
 def test_a_hub_that_others_need_is_waited_for_and_not_done_without(hub: LocalHub, tmp_path: Path):
     hub.kill()
     with pytest.raises(Exception, match="refused"):
@@ -326,6 +328,7 @@ def test_a_wait_never_exceeds_the_patience(hub: LocalHub, tmp_path: Path, match:
     assert len(hub.requests(match)) == 2
 
 
+@pytest.mark.long
 def test_a_hub_without_an_answer_is_waited_for_no_longer_than_the_patience(hub: LocalHub, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(hub_http, "LEAST_TIMEOUT", 0.5)
     hub.fail({"match": "resolve", "do": "hang"})

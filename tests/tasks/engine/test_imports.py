@@ -49,6 +49,7 @@ print("imported in threads:", imported)
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("prefect_server")
 def test_two_stages_at_once_find_transformers_imported(tmp_path: Path):
     env = os.environ | {"PREFECT_API_URL": PREFECT_API_URL.value() or "", "PREFECT_HOME": str(tmp_path / "prefect")}

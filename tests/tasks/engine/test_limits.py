@@ -84,6 +84,7 @@ def test_a_rate_within_one_process_is_kept():
         assert asyncio.run(taken(Rate("requests-here", per_minute=1200), 40)) > 0.9  # a burst of 20, then 20 a second
 
 
+@pytest.mark.long
 def test_an_amount_beyond_a_seconds_worth_is_granted_and_waited_for():
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
         assert asyncio.run(taken(Rate("tokens-here", 60_000, largest=2000), 2, units=2000)) > 1.9

@@ -77,6 +77,7 @@ def test_a_changed_setting_input_or_version_misses_the_cache(work: RunContext):
     assert [entry.state for entry in work.log] == ["ran"] * len(changes)
 
 
+@pytest.mark.long
 def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(work: RunContext):
     import shutil
 
@@ -87,6 +88,7 @@ def test_an_artifact_that_was_deleted_is_made_again_though_prefect_remembers_it(
     assert work.store.fetch(again).is_dir()
 
 
+@pytest.mark.long
 def test_prefects_own_state_is_cached_on_the_second_run(work: RunContext):
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.sorting import TaskRunSort

@@ -156,6 +156,7 @@ def of_transformers_with_seed(model: Any, questions: list[list[int]], seed: int,
     return of_transformers(model, questions, **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fast", [False, True])
 def test_answers_are_as_frequent_as_their_probability(model: Any, fast: bool):
     """All answers of two tokens to two prompts, 50,000 times each, against the model's own probabilities."""

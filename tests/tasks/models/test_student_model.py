@@ -61,6 +61,7 @@ def test_the_loss_is_on_the_repetition_alone_and_padding_is_not_attended_to(toke
         assert sum(seen) == len(ids)
 
 
+@pytest.mark.long
 def test_pretraining_lowers_the_loss_on_new_texts_and_the_same_seed_gives_the_same_weights(tokenizer):
     import torch
 

@@ -140,6 +140,7 @@ def test_of_several_named_templates_the_one_with_tools_is_used(tmp_path: Path):
     assert not (learned.folder / "additional_chat_templates").exists()
 
 
+@pytest.mark.long
 def test_an_adapters_folder_is_named_and_not_our_copy_of_it(tmp_path: Path):
     student = written(tmp_path / "student")
     (student / "adapter_config.json").write_text("{}")

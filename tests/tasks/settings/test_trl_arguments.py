@@ -104,6 +104,7 @@ def test_a_checkpoint_is_not_written_while_completions_are_still_to_be_used():
     assert GrpoSpec(**again, checkpoint_steps=8).checkpoint_steps == 8
 
 
+@pytest.mark.long
 def test_a_recipe_without_such_arguments_is_read_without_torch():
     read = "from pathlib import Path; from apprentice.flows.recipe.loading import load_recipe; import sys; "
     toy = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
