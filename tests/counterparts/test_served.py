@@ -152,7 +152,7 @@ def thoughts(episodes: list[Any]) -> int:
 def evaluated(student: Student, model: str) -> list[Any]:
     """The episodes of the endpoint's evaluation by the command that the card names."""
     path, *settings = student.recipe
-    sets = [word for each in settings for word in ("--set", each)]
+    sets = [word for each in (*settings, "teacher.patience=5") for word in ("--set", each)]
     before = set((student.home / "store").rglob("episodes.jsonl"))
     command = [str(BIN / "apprentice"), "evaluate", path, *sets, "--model", model, "--served-student"]
     first = ran(student.home, *command)
