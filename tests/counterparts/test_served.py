@@ -109,7 +109,9 @@ def test_a_served_student_has_the_prompt_ids_and_the_accuracy_of_its_evaluation(
         assert shown == prompt_ids(tokenizer, messages, tools)
     there = evaluated(student, f"{url}/v1#{name}")
     assert len(there) == len(student.episodes) == 100
-    assert [each.prompt_tokens for each in there] == [each.prompt_tokens for each in student.episodes]
+    pairs = [pair for pair in zip(there, student.episodes, strict=True) if not pair[0].broken]
+    assert len(pairs) >= 97, "transformers' server answers 500 where a call is no JSON"
+    assert all(one.prompt_tokens == other.prompt_tokens for one, other in pairs)
     assert sum(each.is_right for each in student.episodes) > 50
     same = sum(one.score == other.score for one, other in zip(there, student.episodes, strict=True))
     assert same >= 97, "greedy answers differ where two tokens are as likely"
@@ -158,7 +160,7 @@ def evaluated(student: Student, model: str) -> list[Any]:
     before = set((student.home / "store").rglob("episodes.jsonl"))
     command = [str(BIN / "apprentice"), "evaluate", path, *sets, "--model", model, "--served-student"]
     first = ran(student.home, *command)
-    if first.returncode:  # transformers' server answers 500 where a call is no JSON
+    if first.returncode:
         assert "Run again: only these are asked" in first.stdout + first.stderr
         said(student.home, *command)
     [made] = {each for each in set((student.home / "store").rglob("snapshots/*/episodes.jsonl")) - before}
