@@ -216,8 +216,9 @@ def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[
     broke = {name: sum(bool(record.broken) for record in records) for name, records in episodes.items()}
     if not any(broke.values()):
         return kept, ""
+    counts = ", ".join(f"{number} of {name}" for name, number in broke.items())
     return kept, (
-        f"The environment failed on episodes: {', '.join(f'{number} of {name}' for name, number in broke.items())}. "
+        f"The environment or an endpoint failed on episodes: {counts}. "
         f"Questions on which it failed for every model are left out ({len(left_out)}); any other such episode counts "
         "as not right."
     )

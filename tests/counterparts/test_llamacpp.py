@@ -6,8 +6,9 @@ minute, so its answers are worth comparing.
 
 import json
 import re
+import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -98,7 +99,7 @@ def test_sixteen_bits_answer_as_the_checkpoint_and_the_table_shows_each_form(stu
 
 def test_50_questions_are_played_through_llama_server_with_tools_by_the_cards_command(student: Student, files: Files):
     full, port = files.contents.files[0], free_port()
-    words: list[Any] = full.command.split()
+    words = shlex.split(full.command)
     words[0] = str(LLAMA_CPP / "out/bin/llama-server")
     words[words.index("--model") + 1] = str(files.folder / full.name)
     words[words.index("--port") + 1] = str(port)
