@@ -246,8 +246,8 @@ class Teacher:
                 return
             all_wait = 1 < self._most_waiting <= self._waiting
             if self._known not in (None, body) and (self._is_recalled or not all_wait):
-                with suppress(RefusedRequest, Unanswered, Redirected):  # a kept connection may be closed by now
-                    await retrying(PAUSE)(self._send, self._known, spent)
+                with suppress(RefusedRequest, Unanswered, Redirected):
+                    await retrying(PAUSE)(self._send, self._known, spent)  # a kept connection may be closed by now
             self._looked = monotonic()
 
     def _body(

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from apprentice import load_recipe
+from apprentice.tasks.advice.behaviour import calls_of
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids, row_ids, training_row
@@ -131,22 +132,18 @@ def test_serve_answers_by_vllm_as_its_evaluation_did(student: Student):
     with serving(command, f"{url}/health", log, patience=400.0, **where):
         [model] = httpx.get(f"{url}/v1/models").json()["data"]
         assert model["key"] == student.key
-        right = 0
+        same = 0
         for episode in student.episodes[:20]:
             body: dict[str, Any] = {"model": "student", "messages": prompt(environment, episode.question)}
             body |= {"tools": environment.schemas, "temperature": 0.0, "max_tokens": 40}
             answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60.0).raise_for_status().json()
             assert answer["usage"]["prompt_tokens"] == episode.prompt_tokens
-            right += calls(answer["choices"][0]["message"]) == calls(episode.messages[2])
-    assert right >= 19, "greedy answers differ where two tokens are as likely"
-
-
-def calls(message: dict[str, Any]) -> list[Any]:
-    """Names and arguments of a message's calls."""
-    made = [each["function"] for each in message.get("tool_calls") or []]
-    read = [each["arguments"] for each in made]
-    read = [json.loads(each) if isinstance(each, str) else each for each in read]
-    return [[each["name"], given] for each, given in zip(made, read, strict=True)]
+            there, here = (
+                [call for call, _ in calls_of([message])]
+                for message in (answer["choices"][0]["message"], episode.messages[2])
+            )
+            same += there == here != []
+    assert same >= 19, "greedy answers differ where two tokens are as likely"
 
 
 def thoughts(episodes: list[Any]) -> int:
