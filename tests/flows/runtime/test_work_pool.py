@@ -232,10 +232,18 @@ def test_what_a_stage_counted_comes_back_with_its_time_and_its_attempts(monkeypa
 
 def test_a_stage_that_no_worker_takes_is_warned_of_once(monkeypatch: pytest.MonkeyPatch):
     warned: list[str] = []
-    monkeypatch.setattr(work_pool.announce, "warn", warned.append)
-    monkeypatch.setattr(work_pool, "LATE_AFTER_S", 0.2)
     late = Worker(Completed())
-    threading.Timer(0.8, late.start).start()
+    unwarned = threading.Timer(60.0, late.start)
+
+    def warn(text: str) -> None:
+        warned.append(text)
+        unwarned.cancel()
+        if len(warned) == 1:  # then it could warn some more before a worker comes
+            threading.Timer(0.5, late.start).start()
+
+    monkeypatch.setattr(work_pool.announce, "warn", warn)
+    monkeypatch.setattr(work_pool, "LATE_AFTER_S", 0.2)
+    unwarned.start()
     dispatched(recipe(), "k16")
     late.join()
     assert warned == ["No worker has taken toy-seed0: SFT for 0 s: is a worker of a100 running?"]
