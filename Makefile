@@ -17,6 +17,9 @@ REAL := deployments/recipes/smollm2.yaml --set student.model=build/smollm2/model
 
 NAME :=
 
+# Where bytecode is switched off, as in many containers, each process of a run or a test compiles every source again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What NAME can be, by target; without a NAME it is the first.
 NAMES_run := laptop real
 NAMES_bench := laptop real advice phrases collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher think
