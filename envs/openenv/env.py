@@ -47,7 +47,8 @@ class Settings(DiscoveredSettings):
     """Another name under which a reset sends the seed, for servers that take the index of a task: `index`."""
     tasks: list[dict[str, Any]] = Field(default_factory=list, exclude_if=lambda tasks: not tasks)
     """For servers that take a task by its name: what each reset sends, such as [{task_id: easy}, {task_id: hard}], or
-    a file of JSON lines with as much in each. The seed is the number of the row."""
+    a file of JSON lines with as much in each. The seed is the number of the row. A number: so many seeds, from 0 on,
+    are the tasks, where every start looks the same and the seed decides what follows, or where the seeds end."""
     one_task: bool = Field(default=False, exclude_if=lambda one_task: not one_task)
     """For servers that always begin with the same start: there is one question, and each seed is another try."""
     new_sessions: bool = Field(default=False, exclude_if=lambda new_sessions: not new_sessions)

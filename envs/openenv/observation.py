@@ -115,11 +115,16 @@ def _without(value: Any, passing: Sequence[str], path: str = "") -> Any:
         return {
             name: _without(each, passing, kept[name])
             for name, each in value.items()
-            if kept[name] not in passing or (isinstance(each, str) and TOKENS.sub("", each).strip())
+            if kept[name] not in passing or _says_more(kept[name], each)
         }
     if isinstance(value, list) and numbers_in(value) < LARGE:
         return [_without(each, passing, f"{path}.{place}" if path else str(place)) for place, each in enumerate(value)]
     return masked(value) if path in passing else value
+
+
+def _says_more(path: str, value: Any) -> bool:
+    """Whether there is more in what changes on every reset than an id or a time, as in a question that has one."""
+    return isinstance(value, str) and not NAMES.search(path) and bool(TOKENS.sub("", value).strip())
 
 
 def unclear(reply: Reply, state: dict[str, Any]) -> BadReply:

@@ -1,6 +1,6 @@
 """Reads the tasks of an environment that takes them by name.
 
-In: rows in a recipe, or a file of JSON lines. Out: rows, each what one reset sends.
+In: rows in a recipe, a file of JSON lines, or how many seeds are tasks. Out: rows, each what one reset sends.
 The rows themselves are part of a recipe from then on: of its keys, and of what is sent to another machine.
 """
 
@@ -15,7 +15,14 @@ MOST_TASKS = 20_000
 
 
 def rows_of(given: Any) -> Any:
-    """Return the rows in a file of JSON lines, and anything but the name of a file as it is. Raises ValueError."""
+    """Return a row for each of so many seeds, or the rows in a file of JSON lines, and anything else as it is.
+
+    Raises ValueError.
+    """
+    if isinstance(given, int) and not isinstance(given, bool):
+        if not 1 <= given <= MOST_TASKS:
+            raise ValueError(f"tasks: {given} is no number of seeds from 1 to {MOST_TASKS:,}")
+        return [{"seed": seed} for seed in range(given)]
     if not isinstance(given, str | Path):
         return given
     path = path_from(given)

@@ -6,6 +6,7 @@ OpenEnv's protocol.
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from apprentice.envs.wire.reply import one_line
@@ -37,37 +38,56 @@ OLDER = (
     "old, or speaks a protocol of its own: serve its environment with create_app of openenv-core 0.2 or newer."
 )
 """What to do about a server that answers, but not by OpenEnv's protocol."""
+ITS_OWN = "See its log: its author has to mend it, or it misses a package, a key, or a setting."
+"""What to do about a server that speaks OpenEnv's protocol, and grants no session."""
 NOT_NOW = (429, 500, 502, 503, 504)
 """Statuses of a server that is starting, asleep or overloaded."""
+FOR_GOOD = (1002, 1003, 1007, 1008)
+"""Codes of a closed WebSocket that the same first message leads to again; so do those from 3000 on."""
 
 
-async def why_foreign(server: EnvironmentServer) -> str:
-    """Return why a server that answers does not speak OpenEnv's protocol; empty if it does, or may do so later."""
+class Foreign(NamedTuple):
+    """Why no session can be had of a server that answers, and what to do about it."""
+
+    reason: str
+    remedy: str = OLDER
+
+
+async def why_foreign(server: EnvironmentServer) -> Foreign | None:
+    """Return why a server that answers grants no session by OpenEnv's protocol; None if it does, or may do so later."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
     address = server.url.replace("http", "ws", 1).rstrip("/") + "/ws"
     try:
         async with connect(address, open_timeout=server.message_timeout, close_timeout=1.0) as socket:
-            await socket.send(json.dumps({"type": "state"}))
+            with suppress(ConnectionClosed):  # what it said before it closed can be read all the same
+                await socket.send(json.dumps({"type": "state"}))
             said = await asyncio.wait_for(socket.recv(), server.message_timeout)
     except InvalidStatus as refused:
         status = refused.response.status_code
         has_steps = "; it takes /reset and /step over HTTP, without sessions" if await _has_http_steps(server) else ""
-        return "" if status in NOT_NOW else f"it has no WebSocket at /ws (status {status}){has_steps}"
+        return None if status in NOT_NOW else Foreign(f"it has no WebSocket at /ws (status {status}){has_steps}")
     except (InvalidMessage, InvalidHandshake) as error:
-        return f"what is at /ws is no WebSocket ({one_line(error, 100)})"
+        return Foreign(f"what is at /ws is no WebSocket ({one_line(error, 100)})")
     except TimeoutError:
-        return f"its WebSocket at /ws answers nothing within {server.message_timeout:g} s"
-    except (OSError, ConnectionClosed):
-        return ""
+        return Foreign(f"its WebSocket at /ws answers nothing within {server.message_timeout:g} s")
+    except ConnectionClosed as closed:
+        code, why = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (0, "")
+        said = f"its WebSocket at /ws closes at the first message ({one_line(f'{code} {why}'.strip(), 100)})"
+        return Foreign(said) if code in FOR_GOOD or code >= 3000 else None
+    except OSError:
+        return None
     try:
         message = json.loads(said)
     except ValueError:
         message = None
-    if isinstance(message, dict) and message.get("type") in ("state", "error"):
-        return ""
-    return f"its WebSocket at /ws does not answer as OpenEnv's does, but with {one_line(said, 80)}"
+    if not isinstance(message, dict) or message.get("type") not in ("state", "error"):
+        return Foreign(f"its WebSocket at /ws does not answer as OpenEnv's does, but with {one_line(said, 80)}")
+    about = message.get("data")
+    if isinstance(about, dict) and about.get("code") == "FACTORY_ERROR":
+        return Foreign(f"it makes no environment: {one_line(str(about.get('message')).rstrip('. '), 160)}", ITS_OWN)
+    return None
 
 
 async def _has_http_steps(server: EnvironmentServer) -> bool:

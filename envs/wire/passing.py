@@ -10,7 +10,10 @@ from typing import Any
 
 from apprentice.envs.wire.reply import Reply, one_line
 
-NAMES = re.compile(r"(^|[_.])(id|uuid|guid|timestamp|time|created_at|updated_at|session)$", re.IGNORECASE)
+NAMES = re.compile(
+    r"(^|[_.])(id|uuid|guid|timestamp|time|(created|updated|started)_at|session|ms|millis|((latency|elapsed|duration)\w*))$",
+    re.IGNORECASE,
+)
 """Names of values that may change on every reset of one question."""
 TOKENS = re.compile(
     r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b"  # a UUID

@@ -10,7 +10,7 @@ from statistics import median
 from apprentice.envs.catalog import game_of, known, part_of
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment
 from apprentice.envs.wire.breaker import Space
-from apprentice.envs.wire.metadata import OLDER, metadata_of, why_foreign
+from apprentice.envs.wire.metadata import metadata_of, why_foreign
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
@@ -62,7 +62,7 @@ def answers(server: EnvironmentServer) -> CheckResult:
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
         return failed(f"/health is not that of an OpenEnv server (status {answer.status_code})", no_server)
     if foreign := wait_for(why_foreign(server)):
-        return failed(foreign, OLDER)
+        return failed(*foreign)
     return passed("it answers")
 
 

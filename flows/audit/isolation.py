@@ -72,13 +72,13 @@ def grading(subject: Subject) -> CheckResult:
             for episode, seed in zip(episodes, (one, other), strict=True):
                 take(episode, (name, json.loads(given)))
                 compared += 1
-                if episode.reward != rewards[seed]:
+                if (beside := episode.reward) != rewards[seed]:
                     again = play(subject.fresh(), seed, replayed([(name, json.loads(given))]))
                     if again.reward != rewards[seed]:
                         return does_not_apply("one answer has several rewards, also in a session alone")
-                    said = f"beside another session an answer earns {episode.reward}, alone {rewards[seed]}"
-                    beside = Evidence(other if seed == one else one, (), "asked meanwhile in another session")
-                    return failed(said, SHARED, by_seed[seed].evidence(), beside)
+                    said = f"beside another session an answer earns {beside}, alone {rewards[seed]}"
+                    asked = Evidence(other if seed == one else one, (), "asked meanwhile in another session")
+                    return failed(said, SHARED, by_seed[seed].evidence(), asked)
     if not compared:
         return passed("two sessions have a state of their own; no answer is known that is right for one question alone")
     return passed(f"{compared} right and wrong answers beside another session earned what they do alone")

@@ -3,9 +3,10 @@
 In: a `Subject` with open sessions. Out: verdicts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import exp
+from time import monotonic
 
 from apprentice.envs.catalog import part_of
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment as Adapter
@@ -13,6 +14,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.wire.passing import NAMES, difference, leaves, masked
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
+from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.subject import (
     CheckResult,
     Evidence,
@@ -26,6 +28,7 @@ from apprentice.flows.audit.play.subject import (
     play,
     replayed,
 )
+from apprentice.tasks.episodes.episode import Call, Episode
 from apprentice.tasks.episodes.texts import same_text
 
 OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."
@@ -38,10 +41,15 @@ ONE = (
     "If it always begins with the same start, say so: environment.one_task: true trains on that one. If its reset "
     "takes a task by its name, list them: environment.tasks: [{task_id: …}, …]."
 )
+AS_TASKS = "The seed decides what follows all the same: environment.tasks: 100 makes tasks of the first 100 seeds."
 DISTINCT = 0.2
 """Share of the seeds that must have a question of their own."""
 OVERLAP = 0.2
 """Share of the evaluation's questions that training may contain; the filter and GRPO leave them out."""
+
+
+SHORT = 5
+"""Calls by which episodes of several seeds are compared."""
 
 
 def differing(first: Mapping[int, str], second: Mapping[int, str]) -> Iterator[Evidence]:
@@ -109,9 +117,28 @@ def ignored(subject: Subject) -> CheckResult:
         return passed("there is one question, of which every seed is another try")
     if len(set(questions)) > 1 or len(questions) == 1:
         return passed("other seeds gave other questions")
+    is_adapter = isinstance(subject.players[0].environment, Adapter)
+    elsewhere = is_adapter and lead_elsewhere(subject.players[0], subject.seeds)
+    if elsewhere and subject.spec.questions:
+        return passed("all tasks begin alike, and the same calls lead elsewhere")
     shown = [Evidence(seed, (), repr(questions[0])) for seed in subject.seeds[:2]]
-    remedy = _seeded(subject) if subject.elsewhere or not isinstance(subject.players[0].environment, Adapter) else ONE
+    remedy = AS_TASKS if elsewhere else ONE if is_adapter and not subject.elsewhere else _seeded(subject)
     return failed(f"{len(questions)} seeds gave the same question", remedy, *shown)
+
+
+def lead_elsewhere(player: Player, seeds: Sequence[int], seconds: float = 10.0) -> bool:
+    """Whether the same calls have other replies or rewards under another seed, and the same ones again under the first.
+
+    Raises Refused, BadReply, SessionLost.
+    """
+    until = monotonic() + seconds
+
+    def move(episode: Episode) -> Call | None:
+        return any_call(episode) if episode.turns < SHORT and monotonic() < until else None
+
+    first, *others, again = (play(player, seed, move) for seed in (*seeds, seeds[0]))
+    same = [(each.replies, each.rewards) == (first.replies, first.rewards) for each in (again, *others)]
+    return monotonic() < until and same[0] and not all(same)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.discovered import NoTools
 from apprentice.envs.openenv.env import Environment
 from apprentice.envs.openenv.observation import NAMES, STATE, hidden, whole
+from apprentice.envs.openenv.tasks import rows_of
+from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.passing import difference, leaves
@@ -26,10 +28,11 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
+from apprentice.flows.audit.isolation import grading
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
 from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
-from apprentice.flows.audit.seeds import IGNORES_SEEDS
+from apprentice.flows.audit.seeds import IGNORES_SEEDS, lead_elsewhere
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.servers import completed, environment_server
@@ -56,6 +59,8 @@ TASK_LISTS = {
 """Where servers that take a task by its name may list them, and what a reset may call the name."""
 PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
+QUICK = 0.3
+"""Seconds of a reset up to which answers of two sessions are graded beside each other."""
 
 
 @contextmanager
@@ -154,8 +159,12 @@ def _by_adapter(
         found = {"tasks": Finding(tasks, f"the server lists {len(tasks)} tasks")} | found
     elif "tasks" not in given:
         found = _starts(server, first, given, unknown) | found
-    found = ({} if "question" in given else _question(server, first[0], asked)) | found
+    found = ({} if "question" in given else _question(server, first, asked)) | found
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
+    if spec.questions == 1 and "one_task" not in given and (hidden_by := _by_seed(server, spec)):
+        found = hidden_by | {name: each for name, each in found.items() if name != "one_task"}
+        kept = {name: value for name, value in spec.settings.items() if name != "one_task"}
+        spec = spec.with_settings(kept | {"tasks": rows_of(hidden_by["tasks"].value)})
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
     report = audit(subject, quick=True)
     if report.wrong is not None:
@@ -185,12 +194,31 @@ def _shared(subject: Subject) -> str:
         before = session.state()
         take(episode := Episode(other, subject.seeds[1]), any_call(episode))
         now = session.state()
+        of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
+        if of_episode:
+            return f"state.{of_episode[0]} of one changed with a reset and a step of another"
+        is_quick = max(session.resets) < QUICK and len({*subject.questions.values()}) > 1
+        graded = grading.run(subject) if is_quick else None
+        return graded.found if graded and graded.status == "failed" else ""
     except (Refused, BadReply, SessionLost):  # a server need not tell its state
         return ""
     finally:
         wait_for(shut(subject.sessions))
-    of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
-    return f"state.{of_episode[0]} of one changed with a reset and a step of another" if of_episode else ""
+
+
+def _by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+    """Seeds as tasks, where every seed has the same start and the same calls lead elsewhere under another seed."""
+    session = Recorded(server)
+    settings = {name: value for name, value in spec.settings.items() if name != "one_task"}
+    try:
+        if not lead_elsewhere(spec.with_settings(settings).make(session), range(1, 5)):
+            return {}
+    except (Refused, BadReply, SessionLost):
+        return {}
+    finally:
+        session.close()
+    why = "every seed has the same start, and the same calls lead elsewhere: each of so many seeds is a task"
+    return {"tasks": Finding(FEW, why)}
 
 
 def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
@@ -203,7 +231,9 @@ def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, F
         while asked < ASKED and monotonic() < until:
             found.setdefault(same_text(player.ask(asked)), asked)
             asked += 1
-    except (Refused, BadReply, SessionLost):  # where its tasks end
+    except Refused as refused:
+        return _ended(player, asked, spec.settings.get("seed_as") or "seed", refused)
+    except (BadReply, SessionLost):
         return {}
     finally:
         session.close()
@@ -211,6 +241,21 @@ def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, F
         return {}
     rows = [{spec.settings.get("seed_as") or "seed": seed} for seed in found.values()]
     return {"tasks": Finding(rows, f"{asked} seeds gave {len(found)} different starts: each is a task")}
+
+
+def _ended(player: Player, failed: int, named: str, refused: Refused) -> dict[str, Finding]:
+    """The seeds before the first one that fails, as tasks. Raises Stop where later ones do not fail."""
+    for seed in range(failed + 1, failed + 1 + SEEDS):
+        try:
+            player.ask(seed)
+        except Refused:
+            continue
+        raise Stop(
+            f"It cannot be trained on: its reset fails under seed {failed}, and not under seed {seed} ({refused}).",
+            "Its author has to mend it. Else name rows that it takes: --set tasks='[{seed: 0}, …]'.",
+        )
+    tasks = failed if named == "seed" else [{named: seed} for seed in range(failed)]
+    return {"tasks": Finding(tasks, f"seed {failed} and those after it fail ({one_line(str(refused), 80)})")}
 
 
 def _place(server: EnvironmentServer, source: str, granted: int) -> Finding:
@@ -268,8 +313,9 @@ def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Seque
     return found
 
 
-def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -> dict[str, Finding]:
+def _question(server: EnvironmentServer, starts: Sequence[_Start], given: dict[str, Any]) -> dict[str, Finding]:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
+    first, again, other = starts
     session = Recorded(server)
     try:
         Environment.completed(given, session)
@@ -282,7 +328,12 @@ def _question(server: EnvironmentServer, first: _Start, given: dict[str, Any]) -
     except (BadReply, ValueError):
         pass
     else:
-        return {}
+        asked = [path for path, each in first.texts.items() if each == again.texts.get(path) != other.texts.get(path)]
+        asked = [path for path in asked if QUESTION.search(path.rpartition(".")[2]) and not NAMES.search(path)]
+        if not asked or difference(first.reply, other.reply):
+            return {}
+        why = "what a reset shows is the same under every seed, and this is not"
+        return {"question": Finding([f"{STATE}{path}" for path in asked[:2]], why)}
     finally:
         session.close()
     observed = [(path, each) for path, each in leaves(first.reply.observation) if _says(path, each)]

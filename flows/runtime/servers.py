@@ -19,7 +19,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
 from apprentice.envs.serving.command import command_server
 from apprentice.envs.serving.process import PORT, USER, ContainerFailed, ServerFailed, container, local_server
-from apprentice.envs.wire.metadata import OLDER, why_foreign
+from apprentice.envs.wire.metadata import why_foreign
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session, SessionLost
@@ -237,7 +237,7 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
 
 def _from_server(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     if foreign := wait_for(why_foreign(server)):
-        raise Stop(f"{server.url} cannot be played: {foreign}.", OLDER)
+        raise Stop(f"{server.url} cannot be played: {foreign.reason}.", foreign.remedy)
     session = Session(server.each()[0])
     try:
         settings = environment_class(spec.name).completed(spec.settings, session)

@@ -23,6 +23,7 @@ from apprentice.tasks.engine.run import FOLDER, say_ignored, share_curves
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
+from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
@@ -319,9 +320,7 @@ class CompletionLog:
 
     def publish(self, out: Path) -> None:
         shutil.copyfile(self._path, out / COMPLETIONS)
-        announce.rows(
-            "grpo-completions", "What the model said while it trained", [_shown(row) for row in read_completions(out)]
-        )
+        announce.rows("grpo-completions", "What the model said while it trained", _shown(read_completions(out)))
 
 
 def log_completions(
@@ -358,12 +357,14 @@ def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """The rows as a Markdown table, with the model's text escaped."""
+    """The rows as a Markdown table, with the model's text escaped; with a column of thoughts if any row has one."""
+    thinks = any("thought" in row for row in rows)
     return markdown_table(
         [
             {
                 "step": str(row["step"]),
                 "question": code(row["question"]),
+                **({"thought": code(row.get("thought", ""))} if thinks else {}),
                 "said": code(" ".join([row["said"], *row["calls"]]).strip()),
                 "reward": _reward(row),
             }
@@ -380,10 +381,12 @@ def last_groups(rows: list[dict[str, Any]], number: int = 2) -> list[dict[str, A
 def _row(step: int, rollout: dict[str, Any]) -> dict[str, Any]:
     messages: list[Message] = rollout["messages"]
     own = [message for message in messages if message["role"] == "assistant"]
+    thinks = any(THOUGHT in message for message in own)
     return {
         "step": step,
         "seed": rollout["seed"],
         "question": rollout["question"],
+        **({"thought": "\n".join(message.get(THOUGHT) or "" for message in own)} if thinks else {}),
         "said": "\n".join(message["content"] for message in own if message.get("content")),
         "calls": [_call(call["function"]) for message in own for call in message.get("tool_calls") or []],
         "replies": [message["content"] for message in messages if message["role"] == "tool"],
@@ -396,10 +399,15 @@ def _call(function: dict[str, Any]) -> str:
     return f"{function['name']}({given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)})"
 
 
-def _shown(row: dict[str, Any]) -> dict[str, str]:
-    named = {name: str(row[name]) for name in ("step", "seed", "question", "said")}
-    cells = named | {"calls": "\n".join(row["calls"]), "reward": _reward(row)}
-    return {name: cell.replace("\0", "␀") for name, cell in cells.items()}  # PostgreSQL rejects NUL in JSON
+def _shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    thinks = any("thought" in row for row in rows)
+    shown = []
+    for row in rows:
+        cells = {name: str(row[name]) for name in ("step", "seed", "question")}
+        cells |= {"thought": row.get("thought", "")} if thinks else {}
+        cells |= {"said": row["said"], "calls": "\n".join(row["calls"]), "reward": _reward(row)}
+        shown.append({name: cell.replace("\0", "␀") for name, cell in cells.items()})  # PostgreSQL rejects NUL in JSON
+    return shown
 
 
 def _reward(row: dict[str, Any]) -> str:
@@ -409,6 +417,6 @@ def _reward(row: dict[str, Any]) -> str:
 def _show_in_trackio(rows: list[dict[str, Any]], step: int) -> None:
     import trackio
 
-    shown = [_shown(row) for row in rows]
+    shown = _shown(rows)
     table = trackio.Table(columns=list(shown[0]), data=[list(row.values()) for row in shown])
     trackio.log({"completions": table}, step=step)

@@ -113,8 +113,8 @@ SHIPPED = {
     "reasoning_gym": "a1ad4491728e73af3429",
     "sudoku": "09cb98801ed60f6921c1",
     "wordle": "7a39ad7d426c18ae3af0",
-    "openenv": "7a9cc8b53f67ee29f1da",
-    "verifiers": "085693830471d554682a",
+    "openenv": "6f9b12558dc955dc82c7",
+    "verifiers": "c8cda66cb7c977c9a43a",
 }
 SCRIPTS = "dfa7f41cbf97570d858a"
 """Whoever changes an environment's code, and means to have everything collected anew, writes the new digest here."""

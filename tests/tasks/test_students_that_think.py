@@ -53,6 +53,7 @@ from apprentice.tasks.settings.spec import (
 )
 from apprentice.tasks.sft import sft, train_sft
 from apprentice.tasks.student import student
+from apprentice.tasks.training.reporters import read_completions
 from tests.conftest import TASKS
 
 TASK = TASKS["chain_sum"]
@@ -195,8 +196,8 @@ def right(question: str) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def log(stages: Stages) -> dict[str, float]:
-    """The log of a step whose group thinks well, not at all, too long, and without an end."""
+def trained(stages: Stages) -> Path:
+    """The checkpoint after a step whose group thinks well, not at all, too long, and without an end."""
     real = ROLLOUT_MODES["environment_factory"]
 
     def saying(instance: Any, rollouts: Any) -> tuple[type, dict[str, Any]]:
@@ -215,7 +216,19 @@ def log(stages: Stages) -> dict[str, float]:
         own = stages.context("grpo")
         counts = grpo.body(own, GRPO, stages.sft, TASK, stages.questions, 0)
     found = stages.work.store.publish(GrpoCheckpoint, "grpo", own.out, counts, {})
-    return json.loads((stages.work.store.fetch(found) / "log.json").read_text())[0]
+    return stages.work.store.fetch(found)
+
+
+@pytest.fixture(scope="module")
+def log(trained: Path) -> dict[str, float]:
+    return json.loads((trained / "log.json").read_text())[0]
+
+
+def test_the_completions_that_are_kept_for_reading_have_their_thoughts(trained: Path):
+    thought, none, long, _ = (row.get("thought") for row in read_completions(trained))
+    assert " = " in thought
+    assert not none
+    assert "1" * ROOM in long
 
 
 def test_grpo_logs_what_thoughts_cost_and_how_many_were_cut_off(log: dict[str, float]):

@@ -17,13 +17,15 @@ DEEPEST = 4
 
 
 def any_call(episode: Episode, draw: random.Random | None = None) -> Call:
-    """Return a call of one tool after the other, with arguments that fit.
+    """Return a call with arguments that fit.
 
     Args:
-        draw: Draws the arguments. By default they are the same each time, and others in each turn.
+        draw: Draws tool and arguments. By default it is one tool after the other, and the arguments are the same each
+            time, and others in each turn.
     """
-    draw = draw or (random.Random(episode.turns) if episode.turns else None)
-    function = episode.tools[episode.turns % len(episode.tools)]["function"]
+    one_of_several = draw if len(episode.tools) > 1 else None
+    tool = one_of_several.choice(episode.tools) if one_of_several else episode.tools[episode.turns % len(episode.tools)]
+    function, draw = tool["function"], draw or (random.Random(episode.turns) if episode.turns else None)
     return function["name"], _filled(function["parameters"], draw, 0)
 
 
@@ -58,4 +60,4 @@ def any_value(schema: dict[str, Any], draw: random.Random | None = None, depth: 
         return draw.randint(round(low), round(high)) if kind == "integer" else draw.uniform(low, high)
     if kind == "boolean" and draw:
         return draw.random() < 0.5
-    return PLAIN.get(kind, "0")
+    return PLAIN.get(kind, "0") if kind != "string" else "0" * max(schema.get("minLength", 1), 1)

@@ -23,7 +23,7 @@ PLAYED = 8
 LONGEST = 30
 """Turns after which such an episode is left."""
 AT_LEAST = 10
-"""Turns that a right episode may need, where random calls ended episodes of several turns and none earned more."""
+"""Turns that a right episode may need, where random calls say little of it: see `rewards_and_turns`."""
 SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?user", re.IGNORECASE)
 """Names of tools that speak to the user."""
 SECONDS = 10.0
@@ -92,7 +92,16 @@ def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
     if ended and max(ended) > 1 and len({sum(each.rewards) for each in played}) == 1:
         turns, why = max(turns, AT_LEAST), f"{why}, all with one reward: a right one may take longer"
+    elif ended and (last := _ends_when_called(played)):
+        turns, why = max(turns, AT_LEAST), f"{why}, by {last}: a right one may take longer"
     return found | {"max_turns": Finding(turns, why)}
+
+
+def _ends_when_called(played: Sequence[RandomEpisode]) -> str:
+    """Return the tools whose call always ended an episode, if others never did: the player says when it ends."""
+    last = {each.calls[-1] for each in played if each.ended and each.calls}
+    before = {tool for each in played for tool in (each.calls[:-1] if each.ended else each.calls)}
+    return ", ".join(sorted(last)) if before and not last & before else ""
 
 
 def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, Finding]:

@@ -13,7 +13,7 @@ from apprentice.flows.audit.play import random_calls
 from apprentice.flows.cli.adopt import adopt, command_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
-from tests.envs.published import echo, mcp_desk, parcels, web_pages
+from tests.envs.published import echo, mcp_desk, oddities, parcels, web_pages
 from tests.envs.published.parity import app, over_http, parity
 from tests.envs.published.serving import serving
 
@@ -47,6 +47,15 @@ APPS: dict[str, Callable[[], Any]] = {
     "ungraded parcels": lambda: parcels.app(parcels.Ungraded),
     "moody parcels": lambda: parcels.app(parcels.Moody),
     "shared parcels": lambda: parcels.app(shared=True),
+    "shared in silence": oddities.shared,
+    "timed": lambda: oddities.served(oddities.Timed),
+    "secret": lambda: oddities.served(oddities.Secret, oddities.Guess),
+    "told in the state": lambda: oddities.served(oddities.Told),
+    "fifty rows": lambda: oddities.served(oddities.Rows),
+    "holes": lambda: oddities.served(oddities.Holes),
+    "line": lambda: oddities.served(oddities.Line, oddities.Step),
+    "keyless": lambda: oddities.served(oddities.Keyless),
+    "closing": oddities.closing,
 }
 
 
@@ -75,6 +84,10 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("parcels by level", {"tasks": [{"level": "near"}, {"level": "far"}, {"level": "top"}]}, 16),
         ("few parcels", {"tasks": [{"seed": 0}, {"seed": 1}, {"seed": 2}, {"seed": 3}, {"seed": 4}]}, 16),
         ("strict parcels", {"max_turns": 10, "one_task": True}, 16),
+        ("timed", {"max_turns": 2}, 16),
+        ("secret", {"tasks": 100}, 16),
+        ("told in the state", {"question": ["state.current_question"]}, 16),
+        ("fifty rows", {"tasks": 50}, 16),
         ("echo", {"name": "echo"}, 8),
         ("other tasks", {}, 16),  # not this project's browsergym, whose name it has
     ],
@@ -104,6 +117,12 @@ def test_a_picture_is_no_part_of_a_question_and_the_recipe_says_so(written: Any)
     assert recipe["environment"]["instructions"] == (
         "You play Parcels. Act by calling `act` (Handle a parcel), once in each turn, until the task is solved."
     )
+
+
+def test_where_the_player_says_when_an_episode_ends_there_are_turns_for_more(written: Any):
+    text, recipe = written("line")
+    assert recipe["environment"]["max_turns"] >= random_calls.AT_LEAST
+    assert ": a right one may take longer" in text
 
 
 def test_tasks_that_the_server_lists_under_another_name_are_pointed_out(written: Any):
@@ -161,6 +180,10 @@ def test_what_its_user_knows_comes_first(written: Any):
         ("ungraded parcels", "the episode ended without a reward"),
         ("moody parcels", "the same calls did not lead to the same episode: its replies are drawn at random"),
         ("shared parcels", r"all its sessions play one episode \(state.step_count of one changed"),
+        ("shared in silence", r"all its sessions play one episode \(beside another session an answer earns"),
+        ("holes", "its reset fails under seed 5, and not under seed 6"),
+        ("keyless", r"it makes no environment: Environment factory 'Keyless' failed to create instance\.\n"),
+        ("closing", r"its WebSocket at /ws closes at the first message \(1008 token missing\)"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_with_the_reason(written: Any, server: str, why: str):

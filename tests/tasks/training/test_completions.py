@@ -114,3 +114,11 @@ def test_the_table_shows_calls_and_lost_rollouts_and_nothing_in_it_is_markup():
     table = as_table([row | {"reward": 1.0}, row | {"said": "", "calls": [], "reward": None}])
     assert '| 3 | `2 \\| 2?` | `` `so` answer({"answer": "4"}) `` | 1 |' in table
     assert "| 3 | `2 \\| 2?` | (nothing) | lost |" in table
+
+
+def test_a_thought_has_a_column_of_its_own_where_any_rollout_has_one():
+    row = {"step": 3, "seed": 7, "question": "2+2?", "said": "", "calls": ["answer(4)"], "reward": 1.0}
+    table = as_table([row, row | {"thought": "2 and 2"}])
+    assert table.startswith("| step | question | thought | said | reward |")
+    assert "| 3 | `2+2?` | (nothing) | `answer(4)` | 1 |" in table
+    assert "| 3 | `2+2?` | `2 and 2` | `answer(4)` | 1 |" in table

@@ -1,0 +1,184 @@
+"""Servers that others publish in ways that are easily misjudged, written with OpenEnv's own classes.
+
+Out: ASGI applications.
+"""
+
+import random
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, WebSocket
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import BaseModel, Field, RootModel
+
+
+class Text(Observation):
+    text: str = ""
+    reset_ms: float | None = None
+    episode_id: str = ""
+
+
+class ToldState(State):
+    current_question: str = ""
+
+
+class Label(Action):
+    label: str = Field(..., description="odd or even")
+
+
+class Guess(Action):
+    guess: int = Field(..., ge=1, le=100)
+
+
+class Move(Action):
+    """Move on the line."""
+
+    action_type: Literal["move"] = "move"
+    by: int = Field(..., ge=-3, le=3)
+
+
+class Dig(Action):
+    """Dig where you stand."""
+
+    action_type: Literal["dig"] = "dig"
+
+
+class Step(RootModel[Annotated[Move | Dig, Field(discriminator="action_type")]]):
+    """Move or dig."""
+
+
+class Order(BaseModel):
+    side: Literal["buy", "sell"]
+    symbol: str
+
+
+class Deal(Action):
+    order: Order
+    price: float = Field(..., gt=0, le=100)
+
+
+class Odd(Environment):
+    """Is a number odd or even."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    drawn = random.Random()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n, self.turns = 0, 0
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        self.n, self.turns = random.Random(seed).randint(1, 99), 0
+        return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        return Text(text="graded", reward=float(action.label == ("even" if self.n % 2 == 0 else "odd")), done=True)
+
+    @property
+    def state(self) -> State:
+        return State(step_count=0)
+
+
+class Timed(Odd):
+    """Says how long a reset took, and numbers its episodes."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        asked = super().reset(seed)
+        asked.reset_ms, asked.episode_id = self.drawn.random(), f"ep-{time.perf_counter_ns()}"
+        return asked
+
+
+class Secret(Odd):
+    """Shows the same start under every seed."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        super().reset(seed)
+        return Text(text="Find the number from 1 to 100 in 7 guesses.", reward=0.0, done=False)
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        self.turns += 1
+        if action.guess == self.n:
+            return Text(text="Found.", reward=1.0, done=True)
+        return Text(text="higher" if self.n > action.guess else "lower", reward=0.0, done=self.turns >= 7)
+
+
+class Told(Odd):
+    """Asks its question in the session's state."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        super().reset(seed)
+        return Text(text="Ready.", reward=0.0, done=False)
+
+    @property
+    def state(self) -> State:
+        return ToldState(step_count=0, current_question=f"Is {self.n} odd or even?")
+
+
+class Rows(Odd):
+    """Has fifty rows."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        if (seed or 0) >= 50:
+            raise IndexError("there are fifty rows")
+        return super().reset(seed)
+
+
+class Holes(Odd):
+    """Fails under some seeds."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        if seed == 5:
+            raise RuntimeError("no such puzzle")
+        return super().reset(seed)
+
+
+class Line(Odd):
+    """The player says when the episode ends: by digging, which costs a point where nothing is."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        if action.root.action_type == "move":
+            self.n += action.root.by
+            return Text(text=str(self.n), reward=0.0, done=False)
+        return Text(text="dug", reward=1.0 if self.n == 50 else -1.0, done=True)
+
+
+class Paid(Odd):
+    """Pays for every valid deal."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        return Text(text="done", reward=1.0, done=True)
+
+
+class Keyless(Odd):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("a key is not set")
+
+
+def served(made: type[Odd], action: Any = Label) -> FastAPI:
+    return create_app(made, action, Text, env_name="odd", max_concurrent_envs=16)
+
+
+def shared() -> FastAPI:
+    """One instance behind all sessions, whose state does not show it."""
+    one = Odd()
+    return create_app(lambda: one, Label, Text, env_name="odd", max_concurrent_envs=16)
+
+
+def closing() -> FastAPI:
+    """Closes its WebSocket at once: a token is missing."""
+    app = FastAPI()
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "healthy"}
+
+    @app.websocket("/ws")
+    async def close(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.close(code=1008, reason="token missing")
+
+    return app
