@@ -11,6 +11,8 @@ from pathlib import Path
 SHARED = Path(__file__).with_name("policy.py")
 SCRIPT = ("mistakes.py", "serving/scripted_teacher.py")
 """How scripted teachers err: part of the keys of their rollouts only, so that a model's rollouts keep theirs."""
+WORKING = (*SCRIPT, "reasoning_gym/working.py")
+"""The same where they show their working."""
 
 
 EQUAL = {
@@ -19,7 +21,7 @@ EQUAL = {
     "83f4992f7e6f7eea7985": "7cf6c2fc547b2c500114",  # catch
     "7fd1e820ae96e26eb573": "098496b3ae1dee9b72da",  # echo
     "7abfabb455857fe85a17": "e001a0d2cfd805c6a642",  # multi
-    "e4e12f286ad3e6f4f472": "a1ad4491728e73af3429",  # reasoning_gym
+    "8f19fa6d5ba66e727c7e": "a1ad4491728e73af3429",  # reasoning_gym
     "5557f1da40a4aac7f0f9": "09cb98801ed60f6921c1",  # sudoku
     "caf1adf8836aeb1b6692": "7a39ad7d426c18ae3af0",  # wordle
     "dd6f111a8e2881ec1831": "dfa7f41cbf97570d858a",  # the scripts
@@ -42,9 +44,10 @@ def digest_of(folder: Path) -> str:
 
 
 @cache
-def digest_of_script() -> str:
-    """Return 20 hex digits over the sources that decide how a scripted teacher errs."""
-    computed = _digest([(name, Path(__file__).parent / name) for name in SCRIPT])
+def digest_of_script(shows_working: bool = False) -> str:
+    """Return 20 hex digits over the sources that decide how a scripted teacher errs, and how it works answers out."""
+    files = WORKING if shows_working else SCRIPT
+    computed = _digest([(name, Path(__file__).parent / name) for name in files])
     return EQUAL.get(computed, computed)
 
 

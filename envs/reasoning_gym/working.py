@@ -8,6 +8,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable
+from functools import reduce
 from random import Random
 from typing import Any
 
@@ -18,10 +19,10 @@ Worked = tuple[str, str]
 def chain_sum(question: str, slip: Random | None) -> Worked:
     """Sums the terms from left to right, each by its tens and its ones."""
     terms = [int(term.replace(" ", "")) for term in re.findall(r"[-+]?\s*\d+", question[question.rindex(":") + 1 :])]
-    paper = _Paper(slip, sum(len(_parts(term)) for term in terms[1:]))
-    total = terms[0]
-    for term in terms[1:]:
-        total = paper.add(total, term)
+    counting = _Paper(None, 0)
+    reduce(counting.add, terms)
+    paper = _Paper(slip, counting.steps)
+    total = reduce(paper.add, terms)
     return paper.text(), str(total)
 
 
@@ -95,10 +96,21 @@ class _Paper:
         return " ".join(f"{', '.join(line)}." for line in self._lines)
 
     def add(self, total: int, term: int) -> int:
-        """Adds by the places of the term, the largest first."""
+        """Adds by the places of the term, the largest first. Where a number is below zero, adds or subtracts without
+        signs, and then says what that makes of the sum: a small model seldom learns to count below zero."""
         self._lines.append([])
+        if total >= 0 and total + term >= 0:
+            return self._by_places(total, term)
+        if (total < 0) == (term < 0):
+            sign, amount = -1, self._by_places(abs(total), abs(term))
+        else:
+            less, more = sorted((total, term), key=abs)
+            sign, amount = -1 if more < 0 else 1, self._by_places(abs(more), -abs(less))
+        return self._step(total, "-" if term < 0 else "+", abs(term), sign * amount)
+
+    def _by_places(self, total: int, term: int) -> int:
         for part in _parts(term):
-            total = self._step(total, "-" if part < 0 else "+", abs(part), total + part)
+            total = self._step(total, "-" if term < 0 else "+", abs(part), total + part)
         return total
 
     def note(self, left: int, sign: str, right: int, result: int) -> int:
@@ -114,7 +126,7 @@ class _Paper:
 
 
 def _parts(term: int) -> list[int]:
-    """Its places that are not zero, such as 30 and 8 of 38; a zero has one."""
+    """A number's places that are not zero, such as 30 and 8 of 38; a zero has one."""
     sign, digits = (-1 if term < 0 else 1), str(abs(term))
     parts = [sign * int(digit) * 10 ** (len(digits) - place) for place, digit in enumerate(digits, 1) if digit != "0"]
     return parts or [0]

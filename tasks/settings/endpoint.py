@@ -181,7 +181,7 @@ class TeacherSpec(Spec):
             return self
         own = self.thoughts or ThoughtsSpec()
         filled = {"max_tokens": own.max_tokens or thinking.max_tokens, "instruction": thinking.instruction}
-        return self.model_copy(update={"thoughts": own.model_copy(update=filled)})
+        return type(self).model_validate(self.model_dump() | {"thoughts": own.model_copy(update=filled)})
 
     @property
     def needs_key(self) -> bool:
@@ -205,7 +205,7 @@ class TeacherSpec(Spec):
                 f"scripted_error_rate selects a script and {' and '.join(named)} a model, and only one of them can "
                 f"play; remove scripted_error_rate for the model, or {' and '.join(named)} for the script"
             )
-        return given | {"script": digest_of_script()}
+        return given | {"script": digest_of_script(shows_working=given.get("thoughts") is not None)}
 
     @model_validator(mode="after")
     def _can_count(self) -> "TeacherSpec":

@@ -26,7 +26,19 @@ def asked(question: str, dataset: str, rate: float = 0.0, shows: bool = True) ->
             "47 + 30 = 77, 77 + 8 = 85. 85 - 60 = 25, 25 - 9 = 16.",
             "16",
         ),
-        ("chain_sum", CHAIN.format("5 - 30"), "5 - 30 = -25.", "-25"),
+        ("chain_sum", CHAIN.format("5 - 30"), "30 - 5 = 25, 5 - 30 = -25.", "-25"),
+        (
+            "chain_sum",
+            CHAIN.format("14 - 53 + 80"),
+            "53 - 10 = 43, 43 - 4 = 39, 14 - 53 = -39. 80 - 30 = 50, 50 - 9 = 41, -39 + 80 = 41.",
+            "41",
+        ),
+        (
+            "chain_sum",
+            CHAIN.format("3 - 8 - 21"),
+            "8 - 3 = 5, 3 - 8 = -5. 5 + 20 = 25, 25 + 1 = 26, -5 - 21 = -26.",
+            "-26",
+        ),
         ("basic_arithmetic", "Calculate ( 56 + -33 ) * 2.", "56 - 30 = 26, 26 - 3 = 23. 23 * 2 = 46.", "46"),
         ("basic_arithmetic", "Calculate -( 4 + 3 ) / 2.", "4 + 3 = 7. -7 / 2 = -4.", "-4"),
         ("spell_backward", "Spell this word backward (example: sun -> nus): cat", "c a t backward t a c", "tac"),
@@ -78,6 +90,17 @@ def test_a_slip_is_carried_on_by_the_later_steps():
 def test_a_question_without_an_expression_has_no_working():
     assert working.basic_arithmetic("What is this?", None) is None
     assert working.basic_arithmetic("Calculate 7.", None) is None
+
+
+@pytest.mark.parametrize("slip", [None, 1, 2, 3])
+def test_sums_below_zero_come_out_as_they_are_unless_a_step_slips(slip: int | None):
+    import random
+
+    for seed in range(200):
+        draw = random.Random(seed)
+        sum_ = " ".join([str(draw.randint(0, 99)), *(f"{draw.choice('+-')} {draw.randint(0, 99)}" for _ in range(2))])
+        _, answer = working.chain_sum(CHAIN.format(sum_), None if slip is None else random.Random(slip))
+        assert (answer == str(eval(sum_))) == (slip is None)
 
 
 @pytest.mark.parametrize("halving", [True, False])

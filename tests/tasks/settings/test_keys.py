@@ -25,7 +25,7 @@ from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from apprentice.tasks.settings.spec import Spec, Window
+from apprentice.tasks.settings.spec import Spec, ThinkingSpec, Window
 
 OF_AN_ENDPOINT = {
     *(
@@ -196,6 +196,9 @@ def test_how_scripts_err_is_in_the_key_of_a_scripted_teacher_and_in_no_models():
     script = TeacherSpec(scripted_error_rate=0.1)
     assert script.in_key()["script"] == digest_of_script()
     assert TeacherSpec.model_validate(script.model_dump() | {"script": "of older code"}) == script
+    thinks = script.teaching(ThinkingSpec(mode="text"))
+    assert thinks.in_key()["script"] == digest_of_script(shows_working=True) != digest_of_script()
+    assert TeacherSpec.model_validate(thinks.model_dump()) == thinks
     assert "script" not in TeacherSpec(model="gpt-5-mini").in_key()
     assert "script" not in TeacherSpec.model_validate({"model": "gpt-5-mini", "script": script.script}).in_key()
 
