@@ -6,6 +6,7 @@ be split into shards, each with its own task and artifact; together they give th
 """
 
 import json
+import math
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -297,7 +298,8 @@ def play_shortest(
     if len(played) == 1:
         return played[0]
     right = [each for each in played if is_right(each.record.reward)]
-    chosen = min(right, key=lambda each: letters_of_thought(each.record.messages)) if right else played[0]
+    letters = [letters_of_thought(each.record.messages) or math.inf for each in right]  # one without a thought is last
+    chosen = right[letters.index(min(letters))] if right else played[0]
     spent = {name: sum(getattr(each.record, name) for each in played) for name in ("attempts", *COUNTED)}
     return chosen._replace(record=chosen.record.model_copy(update=spent), number=played[-1].number)
 

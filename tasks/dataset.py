@@ -30,6 +30,7 @@ from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
 from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
 from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
+from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.conversations import Conversation, NotAConversation, Turn, conversation_of
 from apprentice.tasks.formats.padding import check_characters, without_padding
 from apprentice.tasks.formats.served_log import conversations
@@ -267,8 +268,8 @@ def _as_call(turns: list[Message], tools: list[dict[str, Any]]) -> list[Message]
     except ValueError:
         value = text
     arguments = json.dumps({argument: value}, ensure_ascii=False)
-    weight = {"weight": turns[0]["weight"]} if "weight" in turns[0] else {}
-    return [turn_of(function["name"], arguments) | weight, {"role": "tool", "name": function["name"], "content": None}]
+    kept = {name: turns[0][name] for name in ("weight", THOUGHT) if name in turns[0]}
+    return [turn_of(function["name"], arguments) | kept, {"role": "tool", "name": function["name"], "content": None}]
 
 
 def _signatures(tools: Iterable[dict[str, Any]]) -> str:

@@ -35,7 +35,7 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     return _filter(context, rollouts, questions)
 
 
-@stage(produces=KeptRollouts, version=1, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
+@stage(produces=KeptRollouts, version=2, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
 def filter_thoughts(
     context: StageContext, rollouts: Rollouts, questions: Questions, student: Checkpoint
 ) -> dict[str, Any]:

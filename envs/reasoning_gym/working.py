@@ -117,6 +117,11 @@ class _Paper:
         self._lines.append([])
         return self._step(left, sign, right, result)
 
+    def turn(self, value: int) -> int:
+        """Takes the other sign of what was worked out."""
+        self._lines.append([])
+        return self._step(0, "-", value, -value) if value >= 0 else self._step(0, "+", -value, -value)
+
     def _step(self, left: int, sign: str, right: int, result: int) -> int:
         if self._slip is not None and self.steps == self._at:
             result += self._slip.choice((-10, -1, 1, 10))
@@ -143,7 +148,9 @@ def _value(node: Any, paper: _Paper) -> int:
         return int(str(node.value))
     if isinstance(node, ast.UnaryOp):
         inner = _value(node.operand, paper)
-        return -inner if isinstance(node.op, ast.USub) else inner
+        if isinstance(node.op, ast.UAdd) or isinstance(node.operand, ast.Constant):
+            return -inner if isinstance(node.op, ast.USub) else inner
+        return paper.turn(inner)
     left, right = _value(node.left, paper), _value(node.right, paper)
     if isinstance(node.op, ast.Add | ast.Sub):
         return paper.add(left, right if isinstance(node.op, ast.Add) else -right)

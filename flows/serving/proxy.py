@@ -24,6 +24,15 @@ AGAIN_S = "2"
 """Seconds after which a refused request may be sent again."""
 
 
+def _for_template(given: Any, thinks: bool) -> dict[str, Any]:
+    """The template's arguments of a request. For a student that thinks the engine's own hold: its parser of thoughts
+    reads the same switch."""
+    given = given or {}
+    if thinks:
+        return {name: value for name, value in given.items() if name not in TEMPLATE_ARGUMENTS}
+    return TEMPLATE_ARGUMENTS | given
+
+
 def failure(status: int, kind: str, message: str) -> Any:
     """An error in OpenAI's format."""
     from starlette.responses import JSONResponse
@@ -155,7 +164,7 @@ class Proxy:
 
         sent = body | {"model": backend.engine.model}
         if path == FORWARDED[0]:
-            sent = sent | {"chat_template_kwargs": TEMPLATE_ARGUMENTS | (body.get("chat_template_kwargs") or {})}
+            sent |= {"chat_template_kwargs": _for_template(body.get("chat_template_kwargs"), backend.engine.thinks)}
         headers = {REVISION: backend.model.revision}
         outgoing = self._client.build_request("POST", f"{backend.engine.url}{path}", json=sent)
         try:

@@ -15,6 +15,7 @@ from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.types import Checkpoint, Release
+from apprentice.tasks.episodes.thinking import thinking_in
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
@@ -74,7 +75,8 @@ class Target:
             check_exportable(folder, tokenizer, model.key)
             served = self._file_of(model, folder)
         most = context_length(json.loads((folder / "config.json").read_text()))
-        return Engine(launch(self.engine, served, template, self.sessions, min(self.context, most)))
+        how = launch(self.engine, served, template, self.sessions, min(self.context, most))
+        return Engine(how._replace(thinks=thinking_in(template) is not None))
 
     def _file_of(self, model: Checkpoint, folder: Path) -> Path:
         """The smallest exported file that is as good as the model; without an export one in 16 bits."""

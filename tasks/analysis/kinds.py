@@ -26,6 +26,8 @@ from apprentice.tasks.reporting.errors import Stop
 
 THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
 """What no text may hold, a last one neither."""
+LEAKED = re.compile(rf"{THOUGHTS}|<\|?channel\|?>|<\|(?:im_)?(?:start|end)\|>", re.IGNORECASE)
+"""What no text beside a thought may hold."""
 REASONING = re.compile(
     rf"{THOUGHTS}|step by step|\blet(?:'s| me| us) (?:think|see|figure)"
     r"|\bI (?:need|should|have) to\b|^\s*(?:okay|hmm|wait|first)\b",
@@ -94,6 +96,8 @@ def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str], thoughts: C
         if thoughts is not None:
             if cause := thoughts(turn, tools):
                 return cause
+            if LEAKED.search(turn.get("content") or ""):
+                return "leaked reasoning text"
             continue
         leak = (
             re.search(THOUGHTS, turn["content"], re.IGNORECASE) if ends else REASONING.search(turn.get("content") or "")

@@ -6,6 +6,7 @@ In: an assistant's turn with a thought, the tools, the student's tokenizer. Out:
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from apprentice.tasks.episodes.notations import notation_of, without_thoughts
@@ -18,15 +19,27 @@ OTHER_RESULT = "thought with another result than the call"
 REPEATS = "thought that repeats itself"
 CAUSES = (CUT, MARKED, LONG, OTHER_RESULT, REPEATS)
 
-REPEATED_TOKENS = 4
-"""Length of the runs of tokens that count as repeated."""
-MOST_REPEATED = 0.5
+REPEATED_WORDS = 4
+"""Length of the runs of words that count as repeated."""
+MOST_REPEATED = 0.4
 """Share of such runs that were there before, above which a thought repeats itself."""
+LOOP = re.compile(r"(\S[^\n]{2,79}?\s)\1{4,}\S*\Z", re.DOTALL)
+"""A thought that ends in the same words, five times or more."""
+WORD = re.compile(r"\w+|[^\w\s]")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 STATED = re.compile(
-    r"(?:=|\b(?:is|are|result|answer|gives|equals|makes)\b)[^\w\n.,;-]*(-?\d[\d,]*(?:\.\d+)?)", re.IGNORECASE
+    r"(?:=|→|->|⇒|\\boxed\{|\b(?:is|are|result|answer|sum|total|difference|product|gives|equals|makes|should be)\b)"
+    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]*(?:\\boxed\{{)?({NUMBER.pattern})",
+    re.IGNORECASE,
 )
 """A result that is stated in words or by an equation."""
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+ASIDE = re.compile(r"\([^()]*=[^()]*\)|\b(?:check|verify|since|because|which is|proof)\b.*", re.IGNORECASE)
+"""What follows a result and is none: a check, or its reason."""
+LEFT = re.compile(rf"(?:^|[.;]\s+)({NUMBER.pattern})\s*=")
+"""A result that is told before what it is the result of."""
+THOUSANDS = re.compile(r"(?<=\d)[ \u00a0\u202f](?=\d{3}(?!\d))")
+MARK = re.compile(r"<\|[\w:]+\|>|<\|?channel\|?>")
+"""A special token of some family, by its look."""
 
 Check = Callable[[dict[str, Any], list[dict[str, Any]]], str | None]
 """The cause for which a turn's thought is dropped, by the turn and the tools; None for one that may be learned."""
@@ -41,21 +54,24 @@ def check_of(tokenizer: Any = None) -> Check:
             return CUT
         if not thought:
             return None
-        if without_thoughts(thought) != thought or notation_of(thought, tools) or _has_special(tokenizer, thought):
+        if without_thoughts(thought) != thought or MARK.search(thought) or _has_special(tokenizer, thought):
+            return MARKED
+        if notation_of(thought, tools):
             return MARKED
         if tokenizer is not None and _is_long(tokenizer, thought):
             return LONG
         if says_other_result(thought, turn.get("tool_calls") or []):
             return OTHER_RESULT
-        return REPEATS if tokenizer is not None and _repeats(tokenizer, thought) else None
+        return REPEATS if _repeats(thought) else None
 
     return check
 
 
 def says_other_result(thought: str, calls: list[dict[str, Any]]) -> bool:
     """Whether the last result that a thought states is another number than the call hands in. False where the thought
-    states none, and where the call has several arguments or no number."""
-    stated = STATED.findall(thought)
+    states none or ends with the call's, and where the call has several arguments or no number."""
+    plain = THOUSANDS.sub("", ASIDE.sub("", thought.replace("\u2212", "-")))
+    stated = STATED.findall(plain)
     try:
         given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
     except (ValueError, TypeError):
@@ -63,17 +79,21 @@ def says_other_result(thought: str, calls: list[dict[str, Any]]) -> bool:
     handed = [str(each) for each in given.values()] if isinstance(given, dict) else []
     if not stated or len(handed) != 1 or not NUMBER.fullmatch(handed[0].strip()):
         return False
-    return _number(stated[-1]) != _number(handed[0])
+    result = _number(THOUSANDS.sub("", handed[0].strip()))
+    told = [stated[-1], *NUMBER.findall(plain)[-1:], *LEFT.findall(plain)[-1:]]
+    is_share = re.search(rf"{re.escape(stated[-1])}\s*%", plain) is not None
+    return not any(result in ((number := _number(each)), number / 100 if is_share else number) for each in told)
 
 
-def _number(text: str) -> float:
-    return float(text.strip().replace(",", ""))
+def _number(text: str) -> Decimal:
+    return Decimal(text.strip().rstrip(",").replace(",", ""))
 
 
 def _has_special(tokenizer: Any, thought: str) -> bool:
     if tokenizer is None:
         return False
-    return any(token.special and token.content in thought for token in tokenizer.added_tokens_decoder.values())
+    tokens = [(each.content, each.special) for each in tokenizer.added_tokens_decoder.values()]
+    return any((special or each[:1] + each[-1:] == "<>") and each in thought for each, special in tokens)
 
 
 def _is_long(tokenizer: Any, thought: str) -> bool:
@@ -81,9 +101,8 @@ def _is_long(tokenizer: Any, thought: str) -> bool:
     return thinking is not None and tokens_of(tokenizer, thought) > thinking.max_tokens
 
 
-def _repeats(tokenizer: Any, thought: str) -> bool:
-    from trl.rewards import get_repetition_penalty_reward
-
-    ids = tokenizer.encode(thought, add_special_tokens=False)
-    (penalty,) = get_repetition_penalty_reward(REPEATED_TOKENS, max_penalty=-1.0)([ids])
-    return penalty < -MOST_REPEATED
+def _repeats(thought: str) -> bool:
+    words = WORD.findall(thought)
+    runs = [tuple(words[at : at + REPEATED_WORDS]) for at in range(len(words) - REPEATED_WORDS + 1)]
+    is_loop = LOOP.search(f"{thought.rstrip()} ") is not None
+    return is_loop or (bool(runs) and 1 - len(set(runs)) / len(runs) > MOST_REPEATED)

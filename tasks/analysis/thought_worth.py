@@ -67,7 +67,8 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
     own = whole[: len(swapped)]
     if [record.question for record in swapped] != [record.question for record in own]:
         raise ValueError("the answers with other thoughts are of other questions")
-    stays = fmean(_handed_in(one) == _handed_in(other) for one, other in zip(own, swapped, strict=True))
+    pairs = [(_handed_in(one), _handed_in(other)) for one, other in zip(own, swapped, strict=True)]
+    stays = fmean(one == other and bool(one) for one, other in pairs)
     right = fmean(record.is_right for record in swapped)
     return {"n": len(own), "stays": stays, "ci": interval_of(stays, len(own)), "accuracy": right}
 
@@ -119,11 +120,21 @@ def _thinks(record: EvaluatedEpisode) -> bool:
 
 
 def _majority(samples: list[EvaluatedEpisode]) -> EvaluatedEpisode:
-    (most, _), *_ = Counter(map(_handed_in, samples)).most_common(1)
-    return next(each for each in samples if _handed_in(each) == most)
+    given = [each for each in samples if _handed_in(each)] or samples
+    (most, _), *_ = Counter(map(_handed_in, given)).most_common(1)
+    return next(each for each in given if _handed_in(each) == most)
 
 
 def _handed_in(record: EvaluatedEpisode) -> str:
-    """What an episode did: its calls, or its last text."""
+    """What an episode came to: its last text, or its last call; empty without one."""
     calls = [call["function"] for message in record.messages for call in message.get("tool_calls") or []]
-    return json.dumps([[each["name"], each["arguments"]] for each in calls]) + record.last_text
+    if record.last_text or not calls:
+        return record.last_text
+    return json.dumps([calls[-1]["name"], _read(calls[-1]["arguments"])], sort_keys=True)
+
+
+def _read(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:  # of a call that was refused
+        return arguments

@@ -31,22 +31,30 @@ THOUGHTS = (
     r"◁think▷.*?(?:◁/think▷|\Z)",
     r"<\|START_THINKING\|>.*?(?:<\|END_THINKING\|>|\Z)",
     r"<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|(?=<\|start\|>)|\Z)",
+    r"<\|channel>thought.*?(?:<channel\|>|\Z)",
 )
 """One that does not end takes the rest of the text."""
-THOUGHT_OR_CALL = re.compile(f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<call>.*?)</tool_call>", re.DOTALL)
+THOUGHT_OR_CALL = re.compile(
+    f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<call>.*?)</tool_call>", re.DOTALL | re.IGNORECASE
+)
 """Whichever begins first: a call may hold the text of a tag, and a thought that of a call."""
 THINKING = ("thinking", "reasoning", "redacted_thinking")
 """Types of a part of a message that is a thought."""
-END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷")
+END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷", re.IGNORECASE)
 """The end of a thought that the prompt began, as DeepSeek-R1's template does."""
 
 
-REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+FINAL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>|<\|return\|>\s*\Z")
+"""What stands around gpt-oss' answer after its thought."""
+REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
 """The fields of a message in which endpoints put the reasoning of an answer, the first one that is filled counts."""
 MARKS = re.compile(
     rf"</?(?:seed:)?(?:{TAGS})>|\[/?THINK\]|◁/?think▷|<\|(?:START|END)_THINKING\|>"
-    r"|<\|channel\|>analysis<\|message\|>|<\|end\|>"
+    r"|<\|channel\|>analysis<\|message\|>|<\|end\|>|<\|channel>thought\n?|<channel\|>",
+    re.IGNORECASE,
 )
+DEEPEST = 20
+"""Blocks within one another in which a text is looked for."""
 """What stands around a thought in a text."""
 
 
@@ -66,19 +74,25 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
             return thought, [part for part in content if part not in blocks]
     text = _text_in(content)
     if (rest := without_thoughts(text)) != text:
-        inside = [found["thought"] for found in THOUGHT_OR_CALL.finditer(text) if found["thought"]]
-        inside = inside or [text[: len(text) - len(_after_prompts_thought(text))]]
-        return "\n".join(filter(None, (MARKS.sub("", each).strip() for each in inside))), rest
+        after = _after_prompts_thought(text)
+        inside = [text[: len(text) - len(after)]]
+        inside += [found["thought"] for found in THOUGHT_OR_CALL.finditer(after) if found["thought"]]
+        if thought := "\n".join(filter(None, (MARKS.sub("", each).strip() for each in inside))):
+            return thought, rest
+        text = content = rest  # an empty block
     called = message.get("tool_calls") or message.get("function_call")
     return (text.strip(), "") if called and text.strip() else ("", content)
 
 
-def _text_in(value: Any) -> str:
-    """A text, or the texts of a list of blocks."""
+def _text_in(value: Any, depth: int = 0) -> str:
+    """A text, or the texts of a list of blocks; of an encrypted thought its summary."""
+    if depth > DEEPEST:
+        return ""
     if isinstance(value, list):
-        return "\n".join(filter(None, map(_text_in, value)))
+        return "\n".join(filter(None, (_text_in(each, depth + 1) for each in value)))
     if isinstance(value, dict):
-        return next((_text_in(value[name]) for name in (*THINKING, "text", "summary") if value.get(name)), "")
+        names = ("summary",) if value.get("redacted") else (*THINKING, "text", "content", "summary")
+        return next((text for name in names if (text := _text_in(value.get(name), depth + 1))), "")
     return value if isinstance(value, str) else ""
 
 
@@ -109,6 +123,7 @@ def read_call(text: str) -> Any:
 def without_thoughts(text: str) -> str:
     """The text without its thoughts; as it is where it has none."""
     kept = THOUGHT_OR_CALL.sub(lambda found: "" if found["thought"] else found[0], _after_prompts_thought(text))
+    kept = kept if kept == text else FINAL.sub("", kept)
     return kept if kept == text else kept.strip()
 
 
@@ -243,7 +258,7 @@ def _of_tool(tool: str) -> Mapping[str, re.Pattern[str]]:
     patterns = {
         "a JSON object that names a tool": rf"[\"']{KEYS}[\"']\s*:\s*[\"'](?:[\w.]+\.)?{named}[\"']",
         "a JSON object with a tool's name as its key": rf"\{{[^{{}}]*[\"']?{named}[\"']?\s*:",
-        PYTHON: rf"(?<!def )(?<!function ){named}\(|{named}\s+\(\s*(?:\{{|\w+\s*=(?!=))",
+        PYTHON: rf"(?<!def )(?<!function ){named}\((?!s\))|{named}\s+\(\s*(?:\{{|\w+\s*=(?!=))",
         "a tool's name with brackets": rf"{alone}|[\[({{]\s*{named}\s+(?:\w+\s*=(?!=)|[\"'{{])",
         "GLM's NAME {…}": rf"{named}[\s:`*]{{0,20}}(?:json)?\s{{0,20}}\{{\s*(?:[\"']|\}})|\bcall:{named}\s*\{{",
         "XML with a tool's name": rf"</?{named}(?:\s[^<>]*)?/?>|>\s*{named}\s*</|<\w+ [^<>]*=[\"']{named}[\"']",

@@ -196,7 +196,7 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[st
         message["content"] = message["content"].removesuffix(tokenizer.decode([end]))
     if (thinking := thinking_of(tokenizer)) is None:
         return message
-    return with_thought(tokenizer, thinking, message, is_whole=bool(ids) and ids[-1] in ends)
+    return with_thought(tokenizer, thinking, message, bool(ids) and ids[-1] in ends, ends)
 
 
 def _parsed(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:

@@ -10,6 +10,7 @@ them is refused before a run (tasks/training/template.py).
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -92,7 +93,7 @@ def _head(spec: ThinkingSpec) -> str:
 
 def _literal(text: str) -> str:
     """The text as a string literal of Jinja, which reads Python's escapes."""
-    escaped = text.encode("unicode_escape").decode("ascii").replace("'", "\\'")
+    escaped = text.encode("unicode_escape").decode("ascii").replace("'", "\\'").replace("#}", "\\x23}")
     return f"'{escaped}'"
 
 
@@ -101,15 +102,24 @@ def tokens_of(tokenizer: Any, thought: str) -> int:
     return len(tokenizer.encode(thought, add_special_tokens=False)) if thought else 0
 
 
-def with_thought(tokenizer: Any, spec: ThinkingSpec, message: Message, is_whole: bool) -> Message:
+def with_thought(
+    tokenizer: Any, spec: ThinkingSpec, message: Message, is_whole: bool, ends: Sequence[int] = ()
+) -> Message:
     """A parsed completion with its thought in one field. A thought that is cut off, or longer than its budget, has no
     call.
 
     Args:
         is_whole: Whether the completion ends with a token that ends a turn.
+        ends: Those tokens; a thought that has one has no end of its own.
     """
     given = {name: value for name, value in message.items() if name not in (THOUGHT, OTHER)}
     thought = message.get(THOUGHT) or message.get(OTHER) or ""
+    ends = [tokenizer.decode([end]) for end in ends]
+    never_ends = bool(thought) and any(thought.rstrip().endswith(end) for end in ends)  # the turn does, within it
+    for end in ends if never_ends else ():
+        thought = thought.rstrip().removesuffix(end)
+    if never_ends:
+        return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
     is_broken_off = not given.get("tool_calls") and not is_whole and not notation_of(given["content"], [])
     if is_broken_off or (spec.mode == "text" and given.get("tool_calls")):
         thought, given["content"] = thought + given["content"], ""

@@ -119,9 +119,9 @@ class Turn(BaseModel):
         thought, where there is no other one, and marked thoughts out of the text."""
         if self.role != "assistant" or not is_on:
             return self.model_copy(update={"thought": ""})
-        thought, content = split_thought(self.model_copy(update={"thought": ""}).as_message())
-        kept = {"thought": self.thought or thought, "content": content or "" if thought else self.content}
-        return self.model_copy(update=kept)
+        given = {"content": self.content} if self.thought else self.as_message()  # a text beside both stays a text
+        thought, content = split_thought(given)
+        return self.model_copy(update={"thought": self.thought or thought, "content": content})
 
 
 class Result(BaseModel):

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from apprentice.tasks.episodes.thinking import THOUGHT
+
 HEADER = "apprentice_log"
 """The field of the first line, which is no row."""
 ABOUT = {
@@ -22,15 +24,18 @@ R = TypeVar("R", bound=tuple[str, Any])
 
 
 def joined(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The assistant's message of a streamed answer: its text, and its calls in their order."""
+    """The assistant's message of a streamed answer: its text, its thought, and its calls in their order."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
+    thought = ""
     calls: dict[int, dict[str, Any]] = {}
     for event in events:
         for choice in event.get("choices") or []:
             delta = choice.get("delta") or {}
             message["content"] += delta.get("content") or ""
+            thought += delta.get(THOUGHT) or delta.get("reasoning") or ""
             for part in delta.get("tool_calls") or []:
                 _extend(calls.setdefault(part.get("index") or 0, {"type": "function"}), part)
+    message |= {THOUGHT: thought} if thought else {}
     return message | ({"tool_calls": [calls[index] for index in sorted(calls)]} if calls else {})
 
 

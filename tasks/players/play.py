@@ -272,7 +272,7 @@ class LocalModel:
         if thinking and (spec.thought_budget is not None or spec.swapped_thoughts):
             share = 1.0 if spec.thought_budget is None else spec.thought_budget
             self._budget = round(thinking.max_tokens * share)
-        self._swaps = spec.swapped_thoughts
+        self._others: list[list[int]] | None = [] if spec.swapped_thoughts else None
         self._generation, self._one_by_one = (
             GenerationConfig(
                 max_new_tokens=self._answer + (thinking.max_tokens if thinking else 0),
@@ -347,7 +347,7 @@ class LocalModel:
             return self._written(ahead, [episodes[place] for place in places], most, " answer" if answers else "")
 
         tools = [episode.tools for episode in episodes]
-        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer, self._swaps)
+        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer, self._others)
 
     def _drafts(self, episodes: Sequence[Episode]) -> Drafts:
         """Of all tools of a batch: a mixture's parts have their own."""

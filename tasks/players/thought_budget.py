@@ -56,20 +56,23 @@ def within_budget(
     tools: list[list[dict[str, Any]]],
     budget: int,
     answer: int,
-    swapped: bool = False,
+    others: Ids | None = None,
 ) -> Ids:
     """The turns, each with at most `budget` tokens of thought, and at most `answer` tokens after it.
 
     Args:
-        swapped: Whether each prompt gets the next one's thought in place of its own.
+        others: Given, each prompt gets the next one's thought in place of its own. It holds the last thought of the
+            batch before, for a prompt that is alone, and then the last one of this batch.
     """
     names = [json.dumps(each) for each in tools]
     known = {name: forced_call(tokenizer, each) for name, each in dict(zip(names, tools, strict=True)).items()}
     forced = [known[name] for name in names]
-    if swapped:
+    if others is not None:
         written = generate(prompts, budget, range(len(prompts)), False)
         thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, forced, strict=True)]
-        turns = [thought + each.after for thought, each in zip([*thoughts[1:], thoughts[0]], forced, strict=True)]
+        first = thoughts[0] if len(thoughts) > 1 else next(iter(others), [])
+        turns = [thought + each.after for thought, each in zip([*thoughts[1:], first], forced, strict=True)]
+        others[:] = thoughts[-1:]
     elif budget == 0:
         turns = [list(each.at_once) for each in forced]
     else:

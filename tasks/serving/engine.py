@@ -46,10 +46,12 @@ class Launch(NamedTuple):
     Attributes:
         words: The command, with {port} for its port.
         model: What its requests call the model.
+        thinks: Whether the model writes thoughts: its template sets its switch, and a parser reads the request's.
     """
 
     words: list[str]
     model: str
+    thinks: bool = False
 
 
 def engine_for(wanted: EngineName | None) -> EngineName:
@@ -133,13 +135,14 @@ class Engine:
     Attributes:
         url: Its address.
         model: What its requests call the model.
+        thinks: Whether the model writes thoughts.
     """
 
     def __init__(self, how: Launch):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.model = how.model
+        self.model, self.thinks = how.model, how.thinks
         words = [word.replace("{port}", str(port)) for word in how.words]
         self._program, self._end = words[0], ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)

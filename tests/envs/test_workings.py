@@ -40,7 +40,7 @@ def asked(question: str, dataset: str, rate: float = 0.0, shows: bool = True) ->
             "-26",
         ),
         ("basic_arithmetic", "Calculate ( 56 + -33 ) * 2.", "56 - 30 = 26, 26 - 3 = 23. 23 * 2 = 46.", "46"),
-        ("basic_arithmetic", "Calculate -( 4 + 3 ) / 2.", "4 + 3 = 7. -7 / 2 = -4.", "-4"),
+        ("basic_arithmetic", "Calculate -( 4 + 3 ) / 2.", "4 + 3 = 7. 0 - 7 = -7. -7 / 2 = -4.", "-4"),
         ("spell_backward", "Spell this word backward (example: sun -> nus): cat", "c a t backward t a c", "tac"),
     ],
 )

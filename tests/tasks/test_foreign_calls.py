@@ -110,6 +110,22 @@ def test_what_is_read_is_the_call_outside_of_thoughts(given: Any, arguments: str
     assert (said["content"] or "") == text
 
 
+@pytest.mark.parametrize(
+    "message",
+    [{"text": f"<think>I repeat it.</think>{TEXT}"}, {"text": TEXT, "reasoning_content": "I repeat it."}],
+)
+def test_an_answer_in_words_becomes_a_call_with_its_thought(message: dict[str, Any]):
+    with odd_server("sound") as url:
+        server = EnvironmentServer(url=url, sessions=1, patience=0.5)
+        with EnvironmentPool(ECHO, server, size=1) as pool:
+            verifier = Verifier(ECHO, KnownQuestions({TEXT: 1}, set()), {}, thoughts=True)
+            ((_, found),) = pool.map(verifier, [says(1, **message)])
+    assert found.record, found.cause
+    said = found.record.messages[2]
+    assert [json.loads(call["function"]["arguments"]) for call in said["tool_calls"]] == [{"message": TEXT}]
+    assert said["reasoning_content"] == "I repeat it."
+
+
 @pytest.mark.parametrize("text", [f"<think>{WRITTEN}</think>", f"I could {WRITTEN} </think>"])
 @pytest.mark.parametrize("seed", [1, 50])
 def test_a_thought_alone_answers_nothing(bench: Bench, tmp_path: Path, text: str, seed: int):

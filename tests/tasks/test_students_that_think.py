@@ -286,7 +286,7 @@ def evaluated(
     monkeypatch.setattr(
         play.LocalModel, "_written", lambda self, prompts, episodes, most, part="": script.generate(prompts, most)
     )
-    spec = EvaluateSpec(questions=4, max_new_tokens=48, batch_size=4, **given)
+    spec = EvaluateSpec(**{"questions": 4, "max_new_tokens": 48, "batch_size": 4} | given)
     name = f"evaluate-{'-'.join(map(str, given.values()))}"
     own = stages.context(name)
     counts = evaluate.body(own, spec, stages.sft, TASK, stages.questions, 0)
@@ -339,6 +339,16 @@ def test_every_answer_follows_another_questions_thought_where_they_are_swapped(
     assert sorted(found) == sorted(own)
     assert all(one != other for one, other in zip(own, found, strict=True))
     assert [(record.valid, record.is_right) for record in records] == [(True, False)] * 4
+
+
+def test_a_question_that_is_alone_in_its_batch_gets_another_ones_thought_as_well(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+):
+    records, _ = evaluated(stages, monkeypatch, swapped_thoughts=True, batch_size=1)
+    own = [working.chain_sum(record.question, None)[0] for record in records]
+    found = [record.messages[2].get(THOUGHT, "") for record in records]
+    assert all(one != other for one, other in zip(own, found, strict=True))
+    assert [bool(thought) for thought in found].count(False) == 1, "the first that was asked"
 
 
 def test_the_prompt_of_every_stage_is_the_same(stages: Stages, monkeypatch: pytest.MonkeyPatch):

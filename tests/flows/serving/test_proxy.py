@@ -42,7 +42,7 @@ class ToyTarget(Target):
     def start(self, model: Checkpoint) -> Engine:
         wrong = ["-c", "import sys; sys.exit(7)"]
         words = [*wrong, "{port}"] if model.key.startswith("broken") else [str(TOY), "{port}", model.key]
-        return Engine(Launch([sys.executable, *words], "toy"))
+        return Engine(Launch([sys.executable, *words], "toy", thinks=model.key.startswith("thinker")))
 
 
 def made(store: LocalStore, name: str) -> Release:
@@ -130,6 +130,13 @@ def test_a_promotion_and_a_rollback_under_load_of_8_clients_fail_no_request(cham
         assert {status for status, _ in answers} == {200}
         assert {text for _, text in answers} == {first.key, second.key}
         assert len(answers) > 50
+
+
+def test_a_student_that_thinks_is_sent_no_switch_which_its_parser_would_read(champions: Champions):
+    promote(champions, "thinker")
+    with serving(champions) as served:
+        asked = served.ask(chat_template_kwargs={"enable_thinking": False, "other": 1}).json()["asked"]
+        assert asked["chat_template_kwargs"] == {"other": 1}
 
 
 def test_the_models_list_names_key_and_revision_and_answers_name_the_revision(champions: Champions):

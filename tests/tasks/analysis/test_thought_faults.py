@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from apprentice.envs.reasoning_gym import working
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.analysis.thought_faults import CAUSES, check_of, says_other_result
 from apprentice.tasks.episodes.thinking import THOUGHT, think
@@ -16,7 +17,7 @@ SUM = "47 + 30 = 77, 77 + 8 = 85."
 EXAMPLES = {
     "thought cut off": {"cut_off": True, THOUGHT: "47 + "},
     "call or special token in the thought": {THOUGHT: 'I call <tool_call>{"name": "answer"}</tool_call>'},
-    "thought over its budget": {THOUGHT: f"{SUM} " * 8},
+    "thought over its budget": {THOUGHT: f"I add {', '.join(map(str, range(40)))}. {SUM}"},
     "thought with another result than the call": {THOUGHT: "47 + 30 = 77, 77 + 8 = 84."},
     "thought that repeats itself": {THOUGHT: "85 is it, " * 9},
 }
@@ -37,7 +38,13 @@ def test_each_cause_has_an_example(tokenizer: Any, cause: str):
     assert check_of(tokenizer)(turn(**EXAMPLES[cause]), [TOOL]) == cause
 
 
-@pytest.mark.parametrize("thought", [SUM, "The answer is 85.", "I add the tens, then the ones.", ""])
+@pytest.mark.parametrize(
+    "thought",
+    [
+        *(SUM, "The answer is 85.", "I add the tens, then the ones.", ""),
+        "I need the answer(s): 47 + 38 = 85.",
+    ],
+)
 def test_a_sound_thought_is_kept(tokenizer: Any, thought: str):
     assert check_of(tokenizer)(turn(**{THOUGHT: thought}), [TOOL]) is None
 
@@ -45,7 +52,29 @@ def test_a_sound_thought_is_kept(tokenizer: Any, thought: str):
 def test_a_special_token_of_the_student_is_none_of_its_thoughts(tokenizer: Any):
     cause = "call or special token in the thought"
     assert check_of(tokenizer)(turn(**{THOUGHT: "It ends here<|im_end|>"}), [TOOL]) == cause
-    assert check_of(tokenizer)(turn(**{THOUGHT: "So <think>85"}), [TOOL]) == cause
+    for other in ("So <think>85", "So <THINK>85</THINK>", "<tool_response>85</tool_response>", "<|channel|>final 85"):
+        assert check_of(tokenizer)(turn(**{THOUGHT: other}), [TOOL]) == cause
+
+
+@pytest.mark.parametrize("again", ["Wait. " * 20, f"{SUM} {SUM}"])
+def test_words_that_come_again_and_again_are_found_whatever_came_before(again: str):
+    assert check_of()(turn(**{THOUGHT: f"{SUM} {again}"}), [TOOL]) == "thought that repeats itself"
+
+
+def test_the_working_of_a_long_sum_does_not_repeat_itself():
+    question = "State the final answer to the following arithmetic problem: 5512345 - 77212 + 918273 - 1212121 ="
+    thought, answer = working.chain_sum(question, None)
+    assert check_of()(turn(answer, **{THOUGHT: thought}), [TOOL]) is None
+
+
+@pytest.mark.parametrize("text", ["<think>b</think>It is 85.", "<|im_end|><|im_start|>user", "<|channel|>final"])
+def test_no_text_beside_a_thought_holds_marks(tokenizer: Any, text: str):
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    tool = {"name": "answer", "description": "", "parameters": {"type": "object", "properties": {"answer": {}}}}
+    tools = json.dumps([{"type": "function", "function": tool}])
+    episode = {"messages": [*messages, turn("85", content=text, **{THOUGHT: SUM})], "tools": tools}
+    dropped = why_dropped(episode | {"reward": 1.0, "failed_at": ""}, set(), check_of(tokenizer))
+    assert dropped == "leaked reasoning text"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +91,24 @@ def test_a_special_token_of_the_student_is_none_of_its_thoughts(tokenizer: Any):
         ("I try 7.", 8, False),
         ("The result is -5.", "-5", False),
         ("The result is 5.", "-5", True),
+        ("60 - 65 = \u22125.", "-5", False),
+        (f"{SUM} Check: 85 - 38 = 47.", "85", False),
+        ("28 / 2 = 14 (since 2 * 14 = 28).", "14", False),
+        ("The answer is 85, which is 5 more than 80.", "85", False),
+        ("77 + 8 = 77, so \\boxed{85}.", "85", False),
+        ("It is 85, rounded to the nearest ten: 90.", "90", False),
+        ("17 / 5 = 3 remainder 2.", "2", False),
+        ("(51 + 100) / 2 = 75.5, so 75.", "75", False),
+        ("The range is 51 to 100. I try 75.", 75, False),
+        ("It is 7%.", "0.07", False),
+        ("It is 1 000.", "1000", False),
+        ("85 = 47 + 38.", "85", False),
+        ("47 + 38 = \\boxed{84}.", "85", True),
+        ("47 + 38 → 84.", "85", True),
+        ("The sum: 84.", "85", True),
+        ("It is therefore 84.", "85", True),
+        ("It is 9007199254740993.", "9007199254740992", True),
+        ("47 + 38 = 85. 85 - 60 = 25, 25 - 9 = 16.", "25", True),
     ],
 )
 def test_a_result_that_is_stated_must_be_the_one_that_is_handed_in(thought: str, answer: Any, other: bool):

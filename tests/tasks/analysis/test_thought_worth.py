@@ -50,6 +50,35 @@ def test_a_majority_of_samples_counts_with_the_tokens_of_all():
     assert shown_rows({"vote": found})[0]["budget of thought"] == "majority of 3 samples"
 
 
+@pytest.mark.parametrize(
+    ("answers", "right"),
+    [
+        ((("7", 1.0), ("7", 1.0), ("8", 0.0)), 1.0),
+        ((("", 0.0), ("", 0.0), ("7", 1.0)), 1.0),  # no call is no answer
+        ((("", 0.0), ("", 0.0), ("", 0.0)), 0.0),
+    ],
+)
+def test_what_was_not_answered_has_no_vote(answers: Any, right: float):
+    records = [answered(n, n, answer, reward) for n, (answer, reward) in enumerate(answers)]
+    for record in records:
+        if '""' in record.messages[2]["tool_calls"][0]["function"]["arguments"]:
+            record.messages[2]["tool_calls"] = []
+    assert vote_row(records)["accuracy"] == right
+
+
+def test_arguments_in_another_order_and_other_calls_before_are_the_same_vote():
+    records = [answered(n, n, "", reward) for n, reward in enumerate((0.0, 1.0, 1.0))]
+    given = ('{"a": 1}', '{"a": 1, "b": 2}', '{"b": 2, "a": 1}')
+    for record, arguments in zip(records, given, strict=True):
+        (call,) = record.messages[2]["tool_calls"]
+        record.messages[2]["tool_calls"] = [
+            {"function": {"name": "look", "arguments": f'{{"at": {record.sample}}}'}},
+            call,
+        ]
+        call["function"]["arguments"] = arguments
+    assert vote_row(records)["accuracy"] == 1.0
+
+
 def test_answers_that_stay_with_another_thought_are_counted_on_the_questions_that_were_asked_so():
     whole = [answered(n, 0, answer, 1.0) for n, answer in enumerate(("7", "8", "9", "1"))]
     swapped = [answered(n, 0, answer, reward) for n, (answer, reward) in enumerate([("7", 1.0), ("7", 0.0)])]

@@ -113,7 +113,10 @@ def test_off_leaves_the_template_to_the_byte(family: str):
     assert thinking_of(tokenizer) is None
 
 
-@pytest.mark.parametrize("instruction", ["Think!", 'It\'s "so": {{ 1 }} {% if %} #} -#} \\n é 😀\nThen call.', ""])
+@pytest.mark.parametrize(
+    "instruction",
+    ["Think!", "{#- end of thinking #} a", 'It\'s "so": {{ 1 }} {% if %} #} -#} \\n é 😀\nThen call.', ""],
+)
 def test_the_instruction_stands_once_in_every_prompt_whatever_it_says(instruction: str):
     tokenizer = made("qwen3", "text", instruction=instruction)
     shown = tokenizer.decode(prompt_ids(tokenizer, QUESTION, [TOOL]))
@@ -183,6 +186,15 @@ def test_a_thought_without_an_end_is_named_and_a_call_without_one_is_not():
         CUT_OFF: True,
     }
     assert problems(parse(tokenizer, ids[:-20], prefix, [TOOL]), [TOOL]) == ["no tool call"]
+
+
+def test_a_thought_that_ends_with_the_turn_has_no_end_of_its_own():
+    tokenizer = made("qwen3", "native")
+    prefix = prompt_ids(tokenizer, QUESTION, [TOOL])
+    end = tokenizer.decode([chat_format(tokenizer).ends[1]])
+    for thought in ("It is 2.", 'It is <tool_call>{"name": "answer", "arguments": {"answer": "2"}}</tool_call>'):
+        read = parse(tokenizer, tokenizer.encode(f"<think>\n{thought}{end}"), prefix, [TOOL])
+        assert read == {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
 
 
 def test_an_answer_in_words_is_no_thought():

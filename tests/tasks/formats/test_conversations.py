@@ -235,6 +235,13 @@ def test_a_text_beside_a_call_is_kept_and_the_call_comes_first(message: dict[str
     assert [call["function"] for call in turn["tool_calls"]] == [CALL["function"]]
 
 
+@pytest.mark.parametrize("content", ["So:", "<think>easy</think>So:", "So:<think>\n\n</think>"])
+def test_a_text_beside_a_thought_and_a_call_stays_a_text(content: str):
+    turn = {"role": "assistant", "content": content, "reasoning_content": "I add.", "tool_calls": [CALL]}
+    (read,) = said(conversation_of({"messages": [QUESTION, turn]}).thinking(True))
+    assert (read["reasoning_content"], read["content"]) == ("I add.", "So:")
+
+
 @pytest.mark.parametrize(
     "text", [f"<think>{RIGHT}</think>", f"<think>{RIGHT}</think>21", f"<think>I call {RIGHT}", f"{RIGHT} no</think>21"]
 )

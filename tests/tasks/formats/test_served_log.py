@@ -29,6 +29,8 @@ def test_the_parts_of_a_streamed_call_become_one_call():
         return {"choices": [{"delta": {"tool_calls": [call]}}]}
 
     text = {"choices": [{"delta": {"content": "So: "}}]}
+    thought = [{"choices": [{"delta": {name: "I "}}]} for name in ("reasoning_content", "reasoning")]
+    assert joined([*thought, text]) == {"role": "assistant", "content": "So: ", "reasoning_content": "I I "}
     message = joined([text, part(0, name="echo", arguments='{"te'), part(0, arguments='xt": "a"}'), {"usage": {}}])
     call = {"id": "7", "type": "function", "function": {"name": "echo", "arguments": '{"text": "a"}'}}
     assert message == {"role": "assistant", "content": "So: ", "tool_calls": [call]}

@@ -38,6 +38,29 @@ LOOK = call("look_up", "{}")
         ({"content": "<think>\n1 + 1 = 2.\n</think>\n\n2"}, "1 + 1 = 2.", "2"),
         ({"content": "1 + 1 = 2.</think>2"}, "1 + 1 = 2.", "2"),
         ({"content": "1 + 1 = 2."} | CALL, "1 + 1 = 2.", ""),
+        ({"content": "<think>\n\n</think>\n\n1 + 1 = 2."} | CALL, "1 + 1 = 2.", ""),
+        ({"content": "I add.</think>So <think>1 + 1 = 2.</think>2"}, "I add.\n1 + 1 = 2.", "So 2"),
+        ({"content": "<THINK>1 + 1 = 2.</THINK>2"}, "1 + 1 = 2.", "2"),
+        ({"content": "<|channel>thought\n1 + 1 = 2.<channel|>2"}, "1 + 1 = 2.", "2"),
+        (
+            {
+                "content": "<|channel|>analysis<|message|>1 + 1 = 2.<|end|>"
+                "<|start|>assistant<|channel|>final<|message|>2<|return|>"
+            },
+            "1 + 1 = 2.",
+            "2",
+        ),
+        (
+            {"content": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "1 + 1 = 2."}]}]} | CALL,
+            "1 + 1 = 2.",
+            [],
+        ),
+        (
+            {"content": [{"type": "reasoning", "reasoning": "gAAAA", "redacted": True, "summary": "I add."}]} | CALL,
+            "I add.",
+            [],
+        ),
+        ({"thinking_blocks": [{"type": "thinking", "thinking": "1 + 1 = 2."}], "content": ""} | CALL, "1 + 1 = 2.", ""),
         ({"content": "1 + 1 = 2."}, "", "1 + 1 = 2."),
         ({"content": ""} | CALL, "", ""),
         ({"reasoning_content": None, "content": None} | CALL, "", None),
@@ -113,6 +136,20 @@ def test_of_several_right_episodes_the_one_with_the_shortest_thoughts_counts(des
     played = play_shortest(player, OLD, teacher, desk.task, keep_raw=False, tries=2)
     assert thoughts_of(played.record) == ["", "Old."]
     assert played.record.attempts == len(endpoint.requests) == 4
+
+
+def test_an_episode_without_a_thought_is_not_the_one_with_the_shortest(desk: ServedDesk, teaching: Any):
+    said = [say(REFUSAL), say(f"<think>It is old.</think>{REFUSAL}")]
+    teacher, player, _ = teaching([LOOK], said[0], [LOOK], said[1])
+    played = play_shortest(player, OLD, teacher, desk.task, keep_raw=False, tries=2)
+    assert thoughts_of(played.record) == ["", "It is old."]
+
+
+def test_a_thought_that_is_nested_without_end_is_none():
+    value: Any = "1 + 1 = 2."
+    for _ in range(5000):
+        value = [value]
+    assert split_thought({"reasoning_details": value, "content": "2"}) == ("", "2")
 
 
 def test_a_teacher_of_a_student_that_thinks_is_given_its_budget_and_instruction():
