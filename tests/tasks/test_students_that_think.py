@@ -286,7 +286,7 @@ def evaluated(
     monkeypatch.setattr(
         play.LocalModel, "_written", lambda self, prompts, episodes, most, part="": script.generate(prompts, most)
     )
-    spec = EvaluateSpec(**{"questions": 4, "max_new_tokens": 48, "batch_size": 4} | given)
+    spec = EvaluateSpec.model_validate({"questions": 4, "max_new_tokens": 48, "batch_size": 4} | given)
     name = f"evaluate-{'-'.join(map(str, given.values()))}"
     own = stages.context(name)
     counts = evaluate.body(own, spec, stages.sft, TASK, stages.questions, 0)
