@@ -225,7 +225,7 @@ def log(trained: Path) -> dict[str, float]:
 
 
 def test_the_completions_that_are_kept_for_reading_have_their_thoughts(trained: Path):
-    thought, none, long, _ = (row.get("thought") for row in read_completions(trained))
+    thought, none, long, _ = (row.get("thought", "") for row in read_completions(trained))
     assert " = " in thought
     assert not none
     assert "1" * ROOM in long
