@@ -52,12 +52,24 @@ def any_value(schema: dict[str, Any], draw: random.Random | None = None, depth: 
         least = max(schema.get("minItems", 0), 1 if draw else 0)
         return [any_value(schema.get("items") or {}, draw, depth + 1) for _ in range(least)] if depth < DEEPEST else []
     if kind in ("integer", "number"):
-        low = schema.get("minimum", schema.get("exclusiveMinimum", 0))
-        low = low + 1 if "exclusiveMinimum" in schema and "minimum" not in schema else low
-        high = schema.get("maximum", low + WIDTH)
+        low, high = _bounds(schema, is_whole=kind == "integer")
         if draw is None:
             return low if low > 0 or high < 0 else PLAIN[kind]
         return draw.randint(round(low), round(high)) if kind == "integer" else draw.uniform(low, high)
     if kind == "boolean" and draw:
         return draw.random() < 0.5
     return PLAIN.get(kind, "0") if kind != "string" else "0" * max(schema.get("minLength", 1), 1)
+
+
+def _bounds(schema: dict[str, Any], is_whole: bool) -> tuple[float, float]:
+    """Return the least and the greatest number that are guessed: within open bounds by a step, or by a part of them."""
+    low, above = schema.get("minimum", 0), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    room = min((end for end in (high, below) if end is not None), default=None)
+    if above is not None:
+        low = above + (1 if is_whole or room is None else min(1, (room - above) / 2))
+    if below is not None:
+        high = below - (1 if is_whole else min(1, (below - low) / 2))
+    if high is None:
+        high = max(low, 0) + WIDTH
+    return (low, high) if low <= high else (high, high)
