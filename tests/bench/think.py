@@ -60,8 +60,10 @@ def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
     if small:
         whole |= SMALL
     else:
-        whole["windows"] = {"collect": {"size": 330}, "grpo": {"size": 4000}, "evaluate": {"size": 1400}}
-        whole["sft"] |= {"epochs": 4, "batch_size": 8, "learning_rate": 2.0e-4}
+        whole["windows"] = {"collect": {"size": 1400}, "grpo": {"size": 4000}, "evaluate": {"size": 1400}}
+        whole["sft"] |= {"epochs": 1, "batch_size": 8, "learning_rate": 2.0e-4}
+        # at 1.0 half of the groups are equal, also after three times as many questions
+        whole["grpo"] |= {"max_steps": 50, "warmup_steps": 3, "temperature": 1.2}
         whole["probe"] |= {"on_hopeless": "go_on"}
     whole["student"] |= {"thinking": THINKING[thinking]}
     whole["evaluate"] |= {"thinking": thinking != "off"}

@@ -72,7 +72,7 @@ VERSIONS = {
     "rescore": 1,
     "relabel": 1,
     "filter_rollouts": 2,
-    "filter_thoughts": 1,
+    "filter_thoughts": 2,
     "mix_rollouts": 1,
     "mix_thoughts": 1,
     "tried_questions": 1,
