@@ -4,17 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.flows.compare_models import _endpoint
+from apprentice.flows.compare_models import _endpoint, model_named
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, SftCheckpoint
+from apprentice.tasks.episodes.thinking import think
+from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec
+from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.flows.commands import TOY
 from tests.hub_server import LocalHub
+from tests.students_page import templates, toy_tokenizer
 from tests.tasks.artifacts.test_hub import hub
 
 assert hub  # a fixture
@@ -96,3 +100,16 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
     assert _endpoint(recipe.teacher, "a folder", False) is None
     with pytest.raises(Stop, match="The recipe has no teacher"):
         _endpoint(None, "teacher", False)
+
+
+def test_a_folder_whose_template_asks_for_thoughts_is_evaluated_as_a_student_that_thinks(tmp_path: Path):
+    spec = ThinkingSpec(mode="text", max_tokens=40, instruction="Add by tens.")
+    tokenizer = think(prepare_tokenizer(toy_tokenizer(templates()["qwen2_5"])), spec)
+    tokenizer.save_pretrained(tmp_path)
+    found = model_named(str(tmp_path))
+    assert found is not None
+    assert found.thinking == spec
+    think(tokenizer, None).save_pretrained(tmp_path)
+    found = model_named(str(tmp_path))
+    assert found is not None
+    assert found.thinking is None
