@@ -21,7 +21,7 @@ EQUAL = {
     "83f4992f7e6f7eea7985": "7cf6c2fc547b2c500114",  # catch
     "7fd1e820ae96e26eb573": "098496b3ae1dee9b72da",  # echo
     "7abfabb455857fe85a17": "e001a0d2cfd805c6a642",  # multi
-    "fad475d7e81b18c71145": "a1ad4491728e73af3429",  # reasoning_gym
+    "f64da42bd2f9e4fe0eae": "a1ad4491728e73af3429",  # reasoning_gym
     "5557f1da40a4aac7f0f9": "09cb98801ed60f6921c1",  # sudoku
     "caf1adf8836aeb1b6692": "7a39ad7d426c18ae3af0",  # wordle
     "dd6f111a8e2881ec1831": "dfa7f41cbf97570d858a",  # the scripts

@@ -120,7 +120,7 @@ class _Paper:
     def turn(self, value: int) -> int:
         """Takes the other sign of what was worked out."""
         self._lines.append([])
-        return self._step(0, "-", value, -value) if value >= 0 else self._step(0, "+", -value, -value)
+        return self._step(0, "-" if value >= 0 else "+", abs(value), -value)
 
     def _step(self, left: int, sign: str, right: int, result: int) -> int:
         if self._slip is not None and self.steps == self._at:
@@ -148,9 +148,9 @@ def _value(node: Any, paper: _Paper) -> int:
         return int(str(node.value))
     if isinstance(node, ast.UnaryOp):
         inner = _value(node.operand, paper)
-        if isinstance(node.op, ast.UAdd) or isinstance(node.operand, ast.Constant):
-            return -inner if isinstance(node.op, ast.USub) else inner
-        return paper.turn(inner)
+        if not isinstance(node.op, ast.USub):
+            return inner
+        return -inner if isinstance(node.operand, ast.Constant) else paper.turn(inner)
     left, right = _value(node.left, paper), _value(node.right, paper)
     if isinstance(node.op, ast.Add | ast.Sub):
         return paper.add(left, right if isinstance(node.op, ast.Add) else -right)

@@ -46,8 +46,6 @@ DISTINCT = 0.2
 """Share of the seeds that must have a question of their own."""
 OVERLAP = 0.2
 """Share of the evaluation's questions that training may contain; the filter and GRPO leave them out."""
-
-
 SHORT = 5
 """Calls by which episodes of several seeds are compared."""
 

@@ -163,8 +163,7 @@ def _by_adapter(
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
     if spec.questions == 1 and "one_task" not in given and (hidden_by := _by_seed(server, spec)):
         found = hidden_by | {name: each for name, each in found.items() if name != "one_task"}
-        kept = {name: value for name, value in spec.settings.items() if name != "one_task"}
-        spec = spec.with_settings(kept | {"tasks": rows_of(hidden_by["tasks"].value)})
+        spec = _without_one_task(spec, tasks=rows_of(hidden_by["tasks"].value))
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
     report = audit(subject, quick=True)
     if report.wrong is not None:
@@ -187,31 +186,40 @@ def _by_adapter(
 
 
 def _shared(subject: Subject) -> str:
-    """What another session's episode changed in a session's own state; empty if it has a state of its own."""
+    """What shows that another session's episode changed that of a session; empty if nothing does."""
+    try:
+        return _changed_by_another(subject) or _graded_by_another(subject)
+    except (Refused, BadReply, SessionLost):  # the audit has played it: a second session is no reason to refuse it
+        return ""
+    finally:
+        wait_for(shut(subject.sessions))
+
+
+def _changed_by_another(subject: Subject) -> str:
     session, other = subject.sessions[0], subject.fresh(1)
     try:
         subject.question(subject.seeds[0])
         before = session.state()
         take(episode := Episode(other, subject.seeds[1]), any_call(episode))
         now = session.state()
-        of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
-        if of_episode:
-            return f"state.{of_episode[0]} of one changed with a reset and a step of another"
-        is_quick = max(session.resets) < QUICK and len({*subject.questions.values()}) > 1
-        graded = grading.run(subject) if is_quick else None
-        return graded.found if graded and graded.status == "failed" else ""
-    except (Refused, BadReply, SessionLost):  # a server need not tell its state
+    except BadReply:  # a server need not tell its state
         return ""
-    finally:
-        wait_for(shut(subject.sessions))
+    of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
+    return f"state.{of_episode[0]} of one changed with a reset and a step of another" if of_episode else ""
+
+
+def _graded_by_another(subject: Subject) -> str:
+    if max(subject.sessions[0].resets) >= QUICK or len({*subject.questions.values()}) == 1:
+        return ""
+    graded = grading.run(subject)
+    return graded.found if graded.status == "failed" else ""
 
 
 def _by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
     """Seeds as tasks, where every seed has the same start and the same calls lead elsewhere under another seed."""
     session = Recorded(server)
-    settings = {name: value for name, value in spec.settings.items() if name != "one_task"}
     try:
-        if not lead_elsewhere(spec.with_settings(settings).make(session), range(1, 5)):
+        if not lead_elsewhere(_without_one_task(spec).make(session), range(1, 5)):
             return {}
     except (Refused, BadReply, SessionLost):
         return {}
@@ -219,6 +227,10 @@ def _by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Find
         session.close()
     why = "every seed has the same start, and the same calls lead elsewhere: each of so many seeds is a task"
     return {"tasks": Finding(FEW, why)}
+
+
+def _without_one_task(spec: EnvironmentSpec, **others: Any) -> EnvironmentSpec:
+    return spec.with_settings({name: value for name, value in spec.settings.items() if name != "one_task"} | others)
 
 
 def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:

@@ -18,7 +18,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
-from apprentice.tasks.analysis.thought_faults import Check
+from apprentice.tasks.analysis.thought_faults import MARK, Check
 from apprentice.tasks.episodes.episode import last_text, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, ends_in_text, same_text
 from apprentice.tasks.episodes.thinking import THOUGHT
@@ -26,7 +26,7 @@ from apprentice.tasks.reporting.errors import Stop
 
 THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
 """What no text may hold, a last one neither."""
-LEAKED = re.compile(rf"{THOUGHTS}|<\|?channel\|?>|<\|(?:im_)?(?:start|end)\|>", re.IGNORECASE)
+LEAKED = re.compile(rf"{THOUGHTS}|{MARK.pattern}", re.IGNORECASE)
 """What no text beside a thought may hold."""
 REASONING = re.compile(
     rf"{THOUGHTS}|step by step|\blet(?:'s| me| us) (?:think|see|figure)"

@@ -33,7 +33,9 @@ STATED = re.compile(
     re.IGNORECASE,
 )
 """A result that is stated in words or by an equation."""
-ASIDE = re.compile(r"\([^()]*=[^()]*\)|\b(?:check|verify|since|because|which is|proof)\b.*", re.IGNORECASE)
+ASIDE = re.compile(
+    r"\([^()]*=[^()]*\)|(?<=\S\s)(?:check|proof)[:,].*|(?<=[\w,]\s)(?:since|because|which is)\b.*", re.IGNORECASE
+)
 """What follows a result and is none: a check, or its reason."""
 LEFT = re.compile(rf"(?:^|[.;]\s+)({NUMBER.pattern})\s*=")
 """A result that is told before what it is the result of."""

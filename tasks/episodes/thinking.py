@@ -114,18 +114,18 @@ def with_thought(
     """
     given = {name: value for name, value in message.items() if name not in (THOUGHT, OTHER)}
     thought = message.get(THOUGHT) or message.get(OTHER) or ""
-    ends = [tokenizer.decode([end]) for end in ends]
-    never_ends = bool(thought) and any(thought.rstrip().endswith(end) for end in ends)  # the turn does, within it
-    for end in ends if never_ends else ():
-        thought = thought.rstrip().removesuffix(end)
-    if never_ends:
-        return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
+    if end := next(filter(thought.rstrip().endswith, map(tokenizer.decode, ([each] for each in ends))), ""):
+        return _cut_off(thought.rstrip().removesuffix(end))  # the turn ends within it
     is_broken_off = not given.get("tool_calls") and not is_whole and not notation_of(given["content"], [])
     if is_broken_off or (spec.mode == "text" and given.get("tool_calls")):
         thought, given["content"] = thought + given["content"], ""
     if is_broken_off or tokens_of(tokenizer, thought) > spec.max_tokens:
-        return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
+        return _cut_off(thought)
     return given | ({THOUGHT: thought} if thought else {})
+
+
+def _cut_off(thought: str) -> Message:
+    return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
 
 
 def of_student(tokenizer: Any, messages: list[Message]) -> list[Message]:

@@ -358,7 +358,7 @@ def read_completions(checkpoint: Path) -> list[dict[str, Any]]:
 
 def as_table(rows: list[dict[str, Any]]) -> str:
     """The rows as a Markdown table, with the model's text escaped; with a column of thoughts if any row has one."""
-    thinks = any("thought" in row for row in rows)
+    thinks = _think(rows)
     return markdown_table(
         [
             {
@@ -400,14 +400,17 @@ def _call(function: dict[str, Any]) -> str:
 
 
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    thinks = any("thought" in row for row in rows)
-    shown = []
+    thinks, shown = _think(rows), []
     for row in rows:
         cells = {name: str(row[name]) for name in ("step", "seed", "question")}
         cells |= {"thought": row.get("thought", "")} if thinks else {}
         cells |= {"said": row["said"], "calls": "\n".join(row["calls"]), "reward": _reward(row)}
         shown.append({name: cell.replace("\0", "␀") for name, cell in cells.items()})  # PostgreSQL rejects NUL in JSON
     return shown
+
+
+def _think(rows: list[dict[str, Any]]) -> bool:
+    return any("thought" in row for row in rows)
 
 
 def _reward(row: dict[str, Any]) -> str:

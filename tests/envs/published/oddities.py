@@ -135,13 +135,13 @@ class Holes(Odd):
 
 
 class Line(Odd):
-    """The player says when the episode ends: by digging, which costs a point where nothing is."""
+    """The player says when the episode ends: by digging, which costs the more the farther away it is."""
 
     def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
         if action.root.action_type == "move":
             self.n += action.root.by
             return Text(text=str(self.n), reward=0.0, done=False)
-        return Text(text="dug", reward=1.0 if self.n == 50 else -1.0, done=True)
+        return Text(text="dug", reward=1.0 - abs(self.n - 50) / 25, done=True)
 
 
 class Paid(Odd):

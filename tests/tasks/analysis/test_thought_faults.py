@@ -107,6 +107,8 @@ def test_no_text_beside_a_thought_holds_marks(tokenizer: Any, text: str):
         ("47 + 38 → 84.", "85", True),
         ("The sum: 84.", "85", True),
         ("It is therefore 84.", "85", True),
+        ("Because 47 + 38 = 84.", "85", True),
+        ("I check the ones: 7 + 8 = 15. 47 + 38 = 84.", "85", True),
         ("It is 9007199254740993.", "9007199254740992", True),
         ("47 + 38 = 85. 85 - 60 = 25, 25 - 9 = 16.", "25", True),
     ],
