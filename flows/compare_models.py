@@ -29,10 +29,9 @@ from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
-from apprentice.tasks.episodes.thinking import thinking_in
 from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
 from apprentice.tasks.files.forms import require_inspect
-from apprentice.tasks.models.student_model import pinned
+from apprentice.tasks.models.student_model import as_its_template_says, pinned
 from apprentice.tasks.players.play import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
@@ -159,17 +158,15 @@ def checkpoint_of(stages: Pipeline, name: str, questions: Questions | None = Non
     if not granted:
         spec = pinned(spec)
         granted = [each for each in run.trusted if (each.model, each.revision) == (spec.model, spec.revision)]
-    return student(run, (granted or [spec])[0], recipe.environment, questions or stages.questions, recipe.seed)
+    named = as_its_template_says((granted or [spec])[0])
+    return student(run, named, recipe.environment, questions or stages.questions, recipe.seed)
 
 
 def model_named(name: str, **settings: Any) -> StudentSpec | None:
-    """Return the spec of a folder, which thinks as its template says, or of `owner/name@revision` on the Hub; None if
-    `name` is neither."""
+    """Return the spec of a folder, or of `owner/name@revision` on the Hub; None if `name` is neither."""
     model, _, revision = name.partition("@")
     if Path(name).is_dir():
-        template = Path(name) / "chat_template.jinja"
-        thinking = thinking_in(template.read_text(encoding="utf-8")) if template.exists() else None
-        return StudentSpec(model=str(Path(name).absolute()), thinking=thinking, **settings)
+        return StudentSpec(model=str(Path(name).absolute()), **settings)
     return StudentSpec(model=model, revision=revision, **settings) if revision and is_repository(model) else None
 
 

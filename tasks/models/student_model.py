@@ -29,12 +29,15 @@ from apprentice.tasks.artifacts.foreign import (
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
 from apprentice.tasks.episodes.record import LEARNED
+from apprentice.tasks.episodes.thinking import thinking_in
 from apprentice.tasks.models.configuration import auto_class, forget_the_network
 from apprentice.tasks.models.tokenizer import prepared, trl_template
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
 
+TEMPLATE = "chat_template.jinja"
+"""The file in which transformers saves a tokenizer's chat template."""
 NAMED_TEMPLATES = "additional_chat_templates"
 """Folder in which transformers saves a tokenizer's further chat templates."""
 READ = (
@@ -60,6 +63,32 @@ def pinned(spec: StudentSpec) -> StudentSpec:
     if COMMIT.fullmatch(spec.revision):
         return spec
     return spec.model_copy(update={"revision": _commit_of(spec.model, spec.revision)})
+
+
+def as_its_template_says(spec: StudentSpec) -> StudentSpec:
+    """The pinned student, which thinks as its own chat template says where its settings do not say it."""
+    if spec.model is None or spec.thinking is not None:
+        return spec
+    template = Path(spec.model) / TEMPLATE if spec.content else _downloaded_template(spec)
+    found = thinking_in(template.read_text(encoding="utf-8")) if template and template.exists() else None
+    return spec.model_copy(update={"thinking": found})
+
+
+def _downloaded_template(spec: StudentSpec) -> Path | None:
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    model = str(spec.model)
+    if constants.HF_HUB_OFFLINE:
+        kept = try_to_load_from_cache(model, TEMPLATE, revision=spec.revision)
+        return Path(kept) if isinstance(kept, str) else None
+    try:
+        found = ask(lambda: hf_hub_download(model, TEMPLATE, revision=spec.revision), model.partition("/")[0], PATIENCE)
+    except LocalEntryNotFoundError:  # the client's word for a Hub that is away
+        raise
+    except EntryNotFoundError:
+        return None
+    return Path(found)
 
 
 def files_of(folder: Path, spec: StudentSpec) -> list[Path]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from huggingface_hub import HfApi
 
 from apprentice.flows.compare_models import _endpoint, model_named
 from apprentice.flows.recipe.loading import load_recipe
@@ -12,10 +13,11 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, SftCheckpoint
 from apprentice.tasks.episodes.thinking import think
+from apprentice.tasks.models.student_model import as_its_template_says, pinned
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec
-from apprentice.tasks.settings.spec import ThinkingSpec
+from apprentice.tasks.settings.spec import StudentSpec, ThinkingSpec
 from tests.flows.commands import TOY
 from tests.hub_server import LocalHub
 from tests.students_page import templates, toy_tokenizer
@@ -102,14 +104,28 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
         _endpoint(None, "teacher", False)
 
 
-def test_a_folder_whose_template_asks_for_thoughts_is_evaluated_as_a_student_that_thinks(tmp_path: Path):
-    spec = ThinkingSpec(mode="text", max_tokens=40, instruction="Add by tens.")
-    tokenizer = think(prepare_tokenizer(toy_tokenizer(templates()["qwen2_5"])), spec)
-    tokenizer.save_pretrained(tmp_path)
-    found = model_named(str(tmp_path))
-    assert found is not None
-    assert found.thinking == spec
-    think(tokenizer, None).save_pretrained(tmp_path)
-    found = model_named(str(tmp_path))
-    assert found is not None
-    assert found.thinking is None
+@pytest.mark.parametrize("is_on_the_hub", [False, True])
+def test_a_model_whose_template_asks_for_thoughts_is_evaluated_as_a_student_that_thinks(
+    is_on_the_hub: bool, hub: LocalHub, tmp_path: Path
+):
+    thinks = ThinkingSpec(mode="text", max_tokens=40, instruction="Add by tens.")
+    tokenizer = prepare_tokenizer(toy_tokenizer(templates()["qwen2_5"]))
+    for spec in (thinks, None):
+        think(tokenizer, spec).save_pretrained(tmp_path)
+        (tmp_path / "model.safetensors").write_text("weights")
+        assert named(tmp_path, is_on_the_hub).thinking == spec
+    (tmp_path / "chat_template.jinja").unlink()
+    assert named(tmp_path, is_on_the_hub).thinking is None
+
+
+def named(folder: Path, is_on_the_hub: bool) -> StudentSpec:
+    """The student of that folder, or of a repository that has its files, as `apprentice evaluate --model` has it."""
+    name = str(folder)
+    if is_on_the_hub:
+        api = HfApi()
+        api.create_repo("team/thinks", exist_ok=True)
+        api.upload_folder(folder_path=folder, repo_id="team/thinks", delete_patterns="*")
+        name = "team/thinks@main"
+    spec = model_named(name)
+    assert spec is not None
+    return as_its_template_says(pinned(spec))
