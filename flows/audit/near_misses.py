@@ -1,8 +1,9 @@
 """Checks of wrong last calls: that none counts as right, that a nearer one earns more, and that stopping earns no more.
 
 In: a `Subject` with open sessions, and its scripted episodes. Out: verdicts. A near miss is a scripted episode in which
-one argument of its last call has another value: one that the question or a reply shows, one of another question, or one
-that is made up. Several have others at once where a line of a reply, or another question, has them together.
+one argument of its last call has another value: one that the question or a reply shows, one of another question, one
+that is made up, or several in a list. Several arguments change at once where a line of a reply, or another question,
+has values of all.
 """
 
 import random
@@ -45,6 +46,7 @@ WORD = re.compile(r"\w[\w@#/:+.-]*\w|\w")
 ONE_OFF, MADE_UP, OPTION = "a value that is one off", "a value that is made up", "another value of its list"
 FIRST_SHOWN, LAST_SHOWN = "the first such value that is shown", "the last such value that is shown"
 OTHER_SHOWN, OF_ANOTHER = "another value that is shown", "the value of another question"
+AMONG = "the right value between two wrong ones"
 OTHER_LINE, OTHER_CALL = "another line that is shown", "the right call of another question"
 TOGETHER = (OTHER_LINE, OTHER_CALL)
 """Ways that change several arguments, so that they fit one another."""
@@ -165,6 +167,9 @@ def _others(
         found[OF_ANOTHER] = draw.choice(theirs)
     if isinstance(value, str | int | float):
         found |= {ONE_OFF: _changed(value, 0), MADE_UP: _made_up(value)}
+    if isinstance(value, str) and schema:  # none of a last text, in which the right value stands among words
+        # between: a grader may well read the first or the last value alone
+        found[AMONG] = f"{_made_up(value)}, {value}, {_changed(value, 0)}"
     return found
 
 

@@ -35,6 +35,11 @@ def test_a_reward_for_looking_that_a_wrong_refund_loses_is_told_with_its_figures
         ("any order", "error", "another line that is shown counts as right for `order, amount` of refund"),
         ("any order at this price", "error", "such value that is shown counts as right for `order` of refund"),
         ("the first order", "error", "the first such value that is shown counts as right for `order` of refund"),
+        (
+            "an order among others",
+            "error",
+            "the right value between two wrong ones counts as right for `order` of refund",
+        ),
         ("any amount", "warning", "any value counts as right for `amount` of refund, on "),
     ],
 )

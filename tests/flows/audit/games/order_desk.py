@@ -68,6 +68,8 @@ class Desk(Game):
             comment: What was sent back.
         """
         order = str(order)
+        if self.settings.fault == "an order among others" and self._right in order:
+            order = self._right
         if order not in self._orders:
             raise ValueError("No such order.")
         is_right = order == self._right and str(amount) == str(self._orders[order][1])
