@@ -82,7 +82,7 @@ class Alike:
         self._step = 0
 
     def draws(self, _: int) -> Any:
-        def draw(scores: Any, _: Any, rows: Any) -> Any:
+        def draw(scores: Any, _: Any, rows: Any, *__: Any) -> Any:
             scores.softmax(dim=-1).cumsum(dim=-1)  # what a draw costs
             self._step += 1
             return rows // (self._group if self._step <= self._begins else 2)

@@ -7,9 +7,10 @@ copied when it splits, and leaves soon after it ends. Each row keeps its own ran
 the one that it has alone, up to rounding. The prompts of a group are equal, and so are many of its first tokens;
 so are episodes whose replies have been equal as well.
 
-Where a draft says how every branch goes on, one pass computes all of its tokens. Each row draws its own token at each
-place all the same; at the first place where a row leaves its branch's draft, what was computed beyond is forgotten. So
-a completion is what it is without drafts (https://arxiv.org/abs/2211.17192 with a draft that is certain).
+Where drafts say how most branches go on, one pass computes all of their tokens. Each row draws its own token at each
+place all the same, and follows its branch's draft as long as it draws what that says. So a completion is what it is
+without drafts (https://arxiv.org/abs/2211.17192 with a draft that is certain). A branch that leaves its draft earlier
+than others has tokens in the cache that its mask leaves out from then on.
 """
 
 from collections.abc import Callable
@@ -21,8 +22,9 @@ from transformers.generation.configuration_utils import GenerationMode
 LEAVE = 8
 """One in so many branches has to have ended before the others are copied into a smaller batch."""
 
-Draw = Callable[[Any, Any, Any], Any]
-"""(scores (branches, vocabulary), branch of each row (rows), which rows of all (rows)) -> token of each row (rows)."""
+Draw = Callable[[Any, Any, Any, Any, int], Any]
+"""(scores (branches, vocabulary), branch of each row (rows), which rows of all (rows), how many tokens each has so far
+(rows), how many any row has at least that has not ended) -> token of each row (rows)."""
 TAIL = 8
 """Tokens that a draft begins from, at most."""
 Draft = Callable[[list[int], int], list[int]]
@@ -30,9 +32,11 @@ Draft = Callable[[list[int], int], list[int]]
 
 
 def one_by_one(generation_config: Any) -> bool:
-    """Whether each row takes one token after another, and only token ids are wanted: no beams, no assistant."""
-    plain = GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH
-    return generation_config.get_generation_mode() in plain and not generation_config.return_dict_in_generate
+    """Whether each row takes one token after another until one that ends it, and only token ids are wanted: no beams,
+    no assistant, no strings or seconds that end a text."""
+    plain = generation_config.get_generation_mode() in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
+    ends = generation_config.stop_strings is None and generation_config.max_time is None
+    return plain and ends and not generation_config.return_dict_in_generate
 
 
 @torch.no_grad()
@@ -49,6 +53,7 @@ def decode(
     """Return (rows, columns) token ids, padded on the right; a `custom_generate` of `generate`.
 
     Args:
+        stopping_criteria: Not looked at: rows end by `generation_config`'s end tokens and length, as `one_by_one` says.
         draw: How a row takes its token; None for the likeliest.
         draft: None drafts nothing.
         given: What `generate` passes on to the model: `past_key_values`, and an `attention_mask` over all tokens, None
@@ -56,82 +61,138 @@ def decode(
     """
     cache, pad, padding = given["past_key_values"], generation_config.pad_token_id, given["attention_mask"]
     width, known = input_ids.shape[1], cache.get_seq_length()
+    ends = input_ids.new_tensor(_listed(generation_config.eos_token_id))
+    most = generation_config.max_length - width
     every = input_ids.new_ones(len(input_ids), known + width) if padding is None else padding
 
-    def forward(text: Any, new: int, ahead: Any) -> Any:
+    def forward(new: int, ahead: Any, is_drafted: Any) -> Any:
         """The logits after the last of `new` tokens, and after each one drafted (branches, 1 + drafted, vocabulary)."""
         ids = torch.cat([text[:, -new:], ahead], dim=1)
-        seen = torch.nn.functional.pad(mask, (0, ahead.shape[1]), value=1)
+        seen = torch.cat([mask, is_drafted.to(mask.dtype)], dim=1)
         named = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1 + ahead.shape[1]}
-        named["attention_mask"] = None if padding is None else seen
+        named["attention_mask"] = None if seen.all() else seen
         if "position_ids" in given:
             named["position_ids"] = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         return model(**model.prepare_inputs_for_generation(ids, **named)).logits[:, -1 - ahead.shape[1] :]
 
     both, branch = torch.cat([every, input_ids], dim=1).unique(dim=0, return_inverse=True)
     mask, text = both[:, : known + width], both[:, known + width :]
-    ended = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-    rows, place = torch.arange(len(input_ids), device=input_ids.device), 0
-    longest = generation_config.max_length - 1
-    ahead = drafted(draft, text, ended, longest - text.shape[1], pad)
-    logits, new = forward(text, width, ahead), list[Any]()
+    rows, new = torch.arange(len(input_ids), device=input_ids.device), width
+    lengths, out = torch.zeros_like(rows), input_ids.new_full((len(input_ids), most), pad)
+    over = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     while True:
-        scores = logits_processor(text, logits[:, place].float())
-        token = draw(scores, branch, rows) if draw else scores.argmax(dim=-1)[branch]
-        token = token.masked_fill(ended[branch], pad)
-        new.append(torch.full_like(input_ids[:, 0], pad).scatter(0, rows, token))
-        children, branch = (branch * scores.shape[1] + token).unique(return_inverse=True)
-        parent, last = children // scores.shape[1], children % scores.shape[1]
-        text, mask = torch.cat([text[parent], last.unsqueeze(1)], dim=1), mask[parent]
-        has_split, ended = len(parent) > len(ended), ended[parent] | stopping_criteria(text, None)
+        rooms = torch.zeros_like(over, dtype=rows.dtype).scatter(0, branch, most - 1 - lengths[rows])
+        ahead, is_drafted = drafted(draft, text, mask, rooms.masked_fill(over, 0), ends, pad)
+        logits = forward(new, ahead, is_drafted)
+        place, last, ended = torch.zeros_like(rows), torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
+        follows, least = torch.arange(len(rows), device=rows.device), int(lengths[rows].min())
+        for at in range(logits.shape[1]):
+            scores, of, these = logits_processor(text, logits[:, at].float()), branch[follows], rows[follows]
+            token = draw(scores, of, these, lengths[these], least) if draw else scores.argmax(dim=-1)[of]
+            out[these, lengths[these]] = token
+            lengths[these] += 1
+            is_over = torch.isin(token, ends) | (lengths[these] == most)
+            place[follows], last[follows], ended[follows] = at, token, is_over
+            if at == ahead.shape[1]:
+                break
+            follows = follows[~is_over & is_drafted[of, at] & (token == ahead[of, at])]
+            if not len(follows):
+                break
         if ended.all():
-            return torch.cat([input_ids, torch.stack(new, dim=1)], dim=1)
-        mask, left = torch.nn.functional.pad(mask, (0, 1), value=1), ahead.shape[1] - place
-        if left and not has_split and ((last == ahead[:, place]) | ended).all():
-            place += 1
-            continue
-        if left:
-            cache.crop(-left)
-        if has_split or ended.sum() * LEAVE >= len(ended):
-            runs, stays = ~ended, ~ended[branch]
-            rows, branch = rows[stays], (runs.cumsum(dim=0) - 1)[branch[stays]]
-            text, mask, ended = text[runs], mask[runs], ended[runs]
-            cache.batch_select_indices(parent[runs])
-        ahead, place = drafted(draft, text, ended, longest - text.shape[1], pad), 0
-        logits = forward(text, 1, ahead)
+            return torch.cat([input_ids, out[:, : lengths.max()]], dim=1)
+        rows, branch, place, last = (each[~ended] for each in (rows, branch, place, last))
+        kept, new = int(place.max()), 1
+        if kept < ahead.shape[1]:
+            cache.crop(kept - ahead.shape[1])
+        heads, child = torch.stack([branch, place, last], dim=1).unique(dim=0, return_inverse=True)
+        parent, place, last = heads.unbind(dim=1)
+        left = len(text) - len(parent)
+        if len(parent.unique()) < len(parent) or left * LEAVE >= len(text):
+            cache.batch_select_indices(parent)
+            over, branch = torch.zeros_like(parent, dtype=torch.bool), child
+        else:  # those that have ended stay for a while
+            over = torch.ones_like(over).index_fill(0, parent, False)
+            place, last = (
+                torch.zeros_like(over, dtype=each.dtype).index_copy(0, parent, each) for each in (place, last)
+            )
+            parent = torch.arange(len(text), device=text.device)
+        is_kept = torch.arange(kept, device=text.device) < place.unsqueeze(1)
+        text = torch.cat([text[parent], ahead[parent, :kept].masked_fill(~is_kept, pad), last.unsqueeze(1)], dim=1)
+        mask = torch.cat([mask[parent], is_kept.to(mask.dtype), torch.ones_like(mask[parent, :1])], dim=1)
 
 
-def drafted(draft: Draft | None, text: Any, ended: Any, most: int, pad: int) -> Any:
-    """How all branches go on, as far as it is nearly certain of each (branches, tokens): at most so many tokens, and
-    padding after one that has ended."""
+def _listed(ids: int | list[int] | None) -> list[int]:
+    return [ids] if isinstance(ids, int) else ids or []
+
+
+def drafted(draft: Draft | None, text: Any, mask: Any, rooms: Any, ends: Any, pad: int) -> tuple[Any, Any]:
+    """How the branches go on, as far as it is nearly certain of half of them (branches, tokens), up to a token that
+    ends a row; and which of these tokens are no padding.
+
+    Args:
+        mask: Over a cache's tokens and those of `text`, which has padding where it is 0.
+        rooms: Of each branch how many tokens it may draft; 0 for one that has ended.
+    """
     if draft is None:
-        return text[:, :0]
-    ids = text[:, -TAIL:].tolist()
-    found = [None if over else draft(tail, most) for tail, over in zip(ids, ended.tolist(), strict=True)]
-    whole = min(len(each) for each in found if each is not None)
-    rows = [[pad] * whole if each is None else each[:whole] for each in found]
-    return text.new_tensor(rows).view(len(rows), whole)
+        return text[:, :0], text[:, :0].bool()
+    tails = zip(text[:, -2 * TAIL :].tolist(), mask[:, -2 * TAIL :].tolist(), rooms.tolist(), strict=True)
+    stops, found = set(ends.tolist()), list[list[int]]()
+    for ids, seen, room in tails:
+        told = (
+            draft([token for token, is_seen in zip(ids, seen, strict=False) if is_seen][-TAIL:], room) if room else []
+        )
+        end = next((place for place, token in enumerate(told) if token in stops), len(told))
+        found.append(told[: end + 1])
+    going = sorted(len(told) for told, room in zip(found, rooms.tolist(), strict=True) if room)
+    whole = going[len(going) // 2] if going else 0
+    lengths = text.new_tensor([min(len(each), whole) for each in found])
+    padded = [each[:whole] + [pad] * (whole - len(each)) for each in found]
+    is_drafted = torch.arange(whole, device=text.device) < lengths.unsqueeze(1)
+    return text.new_tensor(padded).view(len(found), whole), is_drafted
 
 
 def by_one_number(count: int) -> Draw:
     """Draws each token by one random number a row, of `count`, where `torch.multinomial` needs one for every token of
     the vocabulary: the same distribution, and other random numbers."""
+    numbers = _Noise(lambda scores: torch.rand(count, 1, dtype=scores.dtype, device=scores.device))
 
-    def draw(scores: Any, branch: Any, rows: Any) -> Any:
-        numbers = torch.rand(count, 1, dtype=scores.dtype, device=scores.device)
-        return drawn(scores.softmax(dim=-1), branch, numbers[rows])
+    def draw(scores: Any, branch: Any, *of_rows: Any) -> Any:
+        return drawn(scores.softmax(dim=-1), branch, numbers.of(scores, *of_rows))
 
     return draw
 
 
 def as_transformers(count: int) -> Draw:
-    """Draws with the random numbers of transformers, which gives them to ended ones of its `count` rows as well."""
+    """Draws with the random numbers of transformers, which gives them to ended ones of its `count` rows as well.
+    `torch.multinomial` draws one token so: the largest of the probabilities over exponential noise."""
+    noise = _Noise(lambda scores: scores.new_empty(count, scores.shape[1]).exponential_())
 
-    def draw(scores: Any, branch: Any, rows: Any) -> Any:
-        of_all = torch.zeros(count, dtype=branch.dtype, device=branch.device).scatter(0, rows, branch)
-        return torch.multinomial(scores.softmax(dim=-1)[of_all], num_samples=1).squeeze(1)[rows]
+    def draw(scores: Any, branch: Any, *of_rows: Any) -> Any:
+        return (scores.softmax(dim=-1)[branch] / noise.of(scores, *of_rows)).argmax(dim=-1)
 
     return draw
+
+
+class _Noise:
+    """Random numbers of all rows for each place, drawn in the order of the places, whichever row comes there first.
+
+    Args:
+        made: What a place has (all rows, numbers), given scores.
+    """
+
+    def __init__(self, made: Callable[[Any], Any]):
+        self._made, self._at, self._drawn = made, dict[int, Any](), 0
+
+    def of(self, scores: Any, rows: Any, places: Any, least: int) -> Any:
+        """Those of each row at its place; forgets those before the place `least`."""
+        furthest = int(places.max())
+        while self._drawn <= furthest:
+            self._at[self._drawn] = self._made(scores)
+            self._drawn += 1
+        self._at = {place: each for place, each in self._at.items() if place >= least}
+        if furthest == int(places.min()):
+            return self._at[furthest][rows]
+        return torch.stack([self._at[place][row] for row, place in zip(rows.tolist(), places.tolist(), strict=True)])
 
 
 def drawn(probabilities: Any, branch: Any, numbers: Any) -> Any:

@@ -66,10 +66,11 @@ class SharedPrefix:
             known = wanted
         if known < SHORTEST:
             return Cache(layers=[_Layer(new_tokens) for _ in DynamicCache(config=self._model.config).layers])
-        return Cache(layers=[_Layer(new_tokens, known, each.keys, each.values) for each in self._layers])
+        splits = all(each.reaches for each in self._layers)
+        return Cache(layers=[_Layer(new_tokens, known, each.keys, each.values, splits) for each in self._layers])
 
     def _compute(self, ids: list[int]) -> None:
-        cache = DynamicCache(config=self._model.config)
+        cache = Cache(layers=[_Layer(0) for _ in DynamicCache(config=self._model.config).layers])
         inputs = torch.tensor([ids], device=self._model.device)
         self._model.base_model(input_ids=inputs, past_key_values=cache, use_cache=True)
         self._ids, self._layers = ids, cache.layers
@@ -114,15 +115,19 @@ def can_share(model: Any) -> bool:
 class _Layer(DynamicLayer):
     """The keys and values of one layer: those of the prefix once, and the others for every row.
 
-    A model first gets both as one, as from any cache. If they reach `_attend` unchanged, it then gets only the second
-    part. A model that does something else with them continues with both as one.
+    A model whose keys and values reach `_attend` unchanged gets only the second part. Any other gets both as one, as
+    from any cache.
+
+    Args:
+        splits: Whether they reached it when the prefix was computed.
     """
 
-    def __init__(self, new_tokens: int, length: int = 0, keys: Any = None, values: Any = None):
+    def __init__(self, new_tokens: int, length: int = 0, keys: Any = None, values: Any = None, splits: bool = False):
         super().__init__()
         self.prefix = (keys[:, :, :length], values[:, :, :length]) if length else None
-        self._shared = 0
+        self._shared = length if splits else 0
         """Tokens that `keys` and `values` leave to `prefix`."""
+        self.reaches = False
         self._length = length
         self._new_tokens = new_tokens
 
@@ -132,6 +137,9 @@ class _Layer(DynamicLayer):
             self.keys, self.values = self._with_room(0, key_states), self._with_room(1, value_states)
         begin = self._length - self._shared
         self._length += key_states.shape[-2]
+        if (missing := begin + key_states.shape[-2] - self.keys.shape[-2]) > 0:  # rows that left their drafts at times
+            room = 0, 0, 0, missing + self._new_tokens
+            self.keys, self.values = (torch.nn.functional.pad(each, room) for each in (self.keys, self.values))
         keys, values = _written(self.keys, key_states, begin), _written(self.values, value_states, begin)
         keys.layer = values.layer = self
         return keys, values
@@ -140,19 +148,10 @@ class _Layer(DynamicLayer):
         """The prefix's keys (0) or values (1), and room for all tokens; a tensor that grew would be copied at every one
         of them."""
         rows, heads, width, size = states.shape
-        whole = states.new_zeros(rows, heads, self._length + width + self._new_tokens, size)
-        if self.prefix:
+        whole = states.new_zeros(rows, heads, self._length - self._shared + width + self._new_tokens, size)
+        if self.prefix and not self._shared:
             whole[:, :, : self._length] = self.prefix[part]
         return whole
-
-    def split(self) -> None:
-        """Keeps the prefix only once."""
-        if not self.prefix:
-            return
-        keys: Any = self.keys
-        values: Any = self.values
-        self._shared = self.prefix[0].shape[-2]
-        self.keys, self.values = keys[:, :, self._shared :].clone(), values[:, :, self._shared :].clone()
 
     def get_seq_length(self) -> int:
         return self._length
@@ -179,7 +178,7 @@ def _attend(
     if layer is None or not layer.prefix or not layer._shared:
         plain = attention_mask is None or attention_mask.dtype == torch.bool
         if layer is not None and plain and given.get("position_bias") is None:
-            layer.split()
+            layer.reaches = True
         if plain and _is_quicker_by_products(query, key, attention_mask, given):
             inputs = query, key, value, attention_mask, scaling
             if query.shape[:3].numel() * key.shape[2] <= FEW:

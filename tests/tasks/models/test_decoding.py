@@ -86,10 +86,8 @@ def test_a_row_is_drawn_by_its_own_numbers_whatever_is_beside_it(model: Any):
     numbers = torch.rand(12, len(questions), 1, generator=torch.Generator().manual_seed(2))
 
     def said(which: list[int]) -> list[list[int]]:
-        step = iter(range(12))
-
-        def draw(scores: Any, branch: Any, rows: Any) -> Any:
-            return drawn((scores / 0.5).softmax(dim=-1), branch, numbers[next(step)][which][rows])
+        def draw(scores: Any, branch: Any, rows: Any, lengths: Any, _: int) -> Any:
+            return drawn((scores / 0.5).softmax(dim=-1), branch, numbers[:, which][lengths, rows])
 
         prompts = [TOOLS + questions[place] for place in which]
         cache = SharedPrefix(model, GenerationConfig(**SETTINGS)).cache(prompts, 12)
@@ -141,14 +139,37 @@ def test_drafts_change_no_completion_and_save_passes(
         return generated(model, questions, draft=draft, **given)
 
     plain, without = said(), len(passes)
-    of_rows = [[[*TOOLS, *question, *row]] for question, row in zip(questions, plain, strict=True)]
+    told = [*zip(questions, plain, strict=True)]
+    of_rows = [[[*TOOLS, *question, *row]] for question, row in told]
     assert said(Drafts(of_rows).after) == plain
     splits = len(questions) > 8  # at every token, where nothing is certain
     assert len(passes) < without + splits
     wrong = Drafts([[[*TOOLS, *question, *range(30, 42)]] for question in questions])
     assert said(wrong.after) == plain
     assert said(lambda tail, most: [1] * most) == plain
+    uneven = [[[*TOOLS, *question, *row[: 2 + place % 7], 1, 2, 3]] for place, (question, row) in enumerate(told)]
+    assert said(Drafts(uneven).after) == plain, "rows leave their drafts at several places"
     assert of_transformers_with_seed(model, questions, 7, **given) == plain
+
+
+def test_a_row_that_leaves_its_draft_goes_on_alone(model: Any, passes: list[int]):
+    given: dict[str, Any] = {"do_sample": False, "eos_token_id": VOCABULARY}
+    plain = of_transformers(model, DIFFERENT, **given)
+    passes.clear()
+    right = {question[-1]: row for question, row in zip(DIFFERENT[:3], plain, strict=False)}
+
+    def draft(tail: list[int], most: int) -> list[int]:
+        return right.get(tail[-1], [1] * most)[:most]
+
+    assert generated(model, DIFFERENT, fast=True, draft=draft, **given) == plain
+    assert passes == [4, *[1] * 11], "the others end in the first pass"
+
+
+def test_nothing_is_drafted_beyond_a_token_that_ends(model: Any):
+    computed = list[int]()
+    model.register_forward_pre_hook(lambda _, __, named: computed.append(named["input_ids"].shape[1]), with_kwargs=True)
+    generated(model, [[41], [42]], fast=True, draft=lambda _, most: [30, ENDS, 31, 32][:most], max_new_tokens=8)
+    assert max(computed[1:]) == 1 + 2, "the last token, and two that are drafted"
 
 
 def of_transformers_with_seed(model: Any, questions: list[list[int]], seed: int, fast: bool, **settings: Any) -> Any:
