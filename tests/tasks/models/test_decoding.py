@@ -165,6 +165,18 @@ def test_a_row_that_leaves_its_draft_goes_on_alone(model: Any, passes: list[int]
     assert passes == [4, *[1] * 11], "the others end in the first pass"
 
 
+def test_a_draft_begins_with_the_row_s_own_last_tokens_whatever_was_left_out_of_others(model: Any):
+    tails = set[tuple[int, ...]]()
+
+    def draft(tail: list[int], most: int) -> list[int]:
+        tails.add(tuple(tail))
+        return [1, 2, *tail[:2]][:most] if sum(tail) % 2 else []
+
+    said = generated(model, GROUPS, fast=True, draft=draft, eos_token_id=VOCABULARY, temperature=0.7)
+    whole = [[*question, *row] for question, row in zip(GROUPS, said, strict=True)]
+    assert tails <= {tuple(row[max(end - 8, 0) : end]) for row in whole for end in range(1, len(row))}
+
+
 def test_nothing_is_drafted_beyond_a_token_that_ends(model: Any):
     computed = list[int]()
     model.register_forward_pre_hook(lambda _, __, named: computed.append(named["input_ids"].shape[1]), with_kwargs=True)
