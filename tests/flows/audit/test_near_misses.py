@@ -33,8 +33,14 @@ def test_a_reward_for_looking_that_a_wrong_refund_loses_is_told_with_its_figures
     ("fault", "severity", "said"),
     [
         ("any order", "error", "another line that is shown counts as right for `order, amount` of refund"),
-        ("any order at this price", "error", "such value that is shown counts as right for `order` of refund"),
-        ("the first order", "error", "the first such value that is shown counts as right for `order` of refund"),
+        pytest.param(
+            *("any order at this price", "error", "such value that is shown counts as right for `order` of refund"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("the first order", "error", "the first such value that is shown counts as right for `order` of refund"),
+            marks=pytest.mark.long,
+        ),
         (
             "an order among others",
             "error",

@@ -17,6 +17,8 @@ from tests.envs.published import echo, mcp_desk, oddities, parcels, web_pages
 from tests.envs.published.parity import app, over_http, parity
 from tests.envs.published.serving import serving
 
+LONG = pytest.mark.long
+
 
 def with_tasks(start: Any) -> Any:
     """A server that lists tasks, which its resets may or may not know."""
@@ -77,19 +79,23 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
     [
         ("seeded", {"max_turns": 2}, 16),
         ("fixed", {"max_turns": 2, "one_task": True}, 2),
-        ("first of a session", {"new_sessions": True, "one_task": True}, 16),
+        pytest.param("first of a session", {"new_sessions": True, "one_task": True}, 16, marks=LONG),
         ("lists tasks", {"tasks": [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]}, 16),
-        ("lists others", {"one_task": True}, 16),
-        ("parcels", {"max_turns": 2}, 16),
-        ("parcels by level", {"tasks": [{"level": "near"}, {"level": "far"}, {"level": "top"}]}, 16),
-        ("few parcels", {"tasks": [{"seed": 0}, {"seed": 1}, {"seed": 2}, {"seed": 3}, {"seed": 4}]}, 16),
-        ("strict parcels", {"max_turns": 10, "one_task": True}, 16),
-        ("timed", {"max_turns": 2}, 16),
-        ("secret", {"tasks": 100}, 16),
-        ("told in the state", {"question": ["state.current_question"]}, 16),
-        ("fifty rows", {"tasks": 50}, 16),
-        ("echo", {"name": "echo"}, 8),
-        ("other tasks", {}, 16),  # not this project's browsergym, whose name it has
+        pytest.param("lists others", {"one_task": True}, 16, marks=LONG),
+        pytest.param("parcels", {"max_turns": 2}, 16, marks=LONG),
+        pytest.param(
+            "parcels by level", {"tasks": [{"level": "near"}, {"level": "far"}, {"level": "top"}]}, 16, marks=LONG
+        ),
+        pytest.param(
+            "few parcels", {"tasks": [{"seed": 0}, {"seed": 1}, {"seed": 2}, {"seed": 3}, {"seed": 4}]}, 16, marks=LONG
+        ),
+        pytest.param("strict parcels", {"max_turns": 10, "one_task": True}, 16, marks=LONG),
+        pytest.param("timed", {"max_turns": 2}, 16, marks=LONG),
+        pytest.param("secret", {"tasks": 100}, 16, marks=LONG),
+        pytest.param("told in the state", {"question": ["state.current_question"]}, 16, marks=LONG),
+        pytest.param("fifty rows", {"tasks": 50}, 16, marks=LONG),
+        pytest.param("echo", {"name": "echo"}, 8, marks=LONG),
+        pytest.param("other tasks", {}, 16, marks=LONG),  # not this project's browsergym, whose name it has
     ],
 )
 def test_a_recipe_of_twenty_lines_at_most_has_what_was_found(
@@ -140,8 +146,8 @@ def test_a_reset_that_fails_on_what_was_said_is_not_told_to_need_more(written: A
     ("server", "say"),
     [
         ("an answer ends it", {"tool": "respond", "argument": "message"}),
-        ("an answer is replied to", None),
-        ("an action ends it", None),
+        pytest.param("an answer is replied to", None, marks=LONG),
+        pytest.param("an action ends it", None, marks=LONG),
     ],
 )
 def test_a_tool_that_answers_the_user_and_ends_the_episode_is_what_a_last_text_is_sent_as(
@@ -153,6 +159,7 @@ def test_a_tool_that_answers_the_user_and_ends_the_episode_is_what_a_last_text_i
     assert ("# it ended each episode that called it" in text) == (say is not None)
 
 
+@LONG
 def test_an_episode_that_takes_too_long_is_left(written: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(random_calls, "MOST_SECONDS", 0.0)
     text, recipe = written("parcels")

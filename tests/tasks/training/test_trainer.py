@@ -101,8 +101,16 @@ def test_a_training_that_lost_its_environment_or_was_stopped_goes_on_as_if_nothi
     assert again.calls == 0
 
 
-@pytest.mark.parametrize("torn", ["model.safetensors", "optimizer.pt", "scheduler.pt", LIST])
-@pytest.mark.parametrize("how", ["half", "missing", "bits"])
+@pytest.mark.parametrize(
+    ("torn", "how"),
+    [
+        ("model.safetensors", "half"),
+        ("optimizer.pt", "bits"),
+        ("scheduler.pt", "missing"),
+        (LIST, "half"),
+        (LIST, "missing"),
+    ],
+)
 def test_a_checkpoint_that_is_not_whole_is_left_for_the_one_before_bit_for_bit(
     trained, tmp_path: Path, torn: str, how: str
 ):
