@@ -137,10 +137,7 @@ class _Layer(DynamicLayer):
             self.keys, self.values = self._with_room(0, key_states), self._with_room(1, value_states)
         begin = self._length - self._shared
         self._length += key_states.shape[-2]
-        if (missing := begin + key_states.shape[-2] - self.keys.shape[-2]) > 0:  # rows that left their drafts at times
-            room = 0, 0, 0, missing + self._new_tokens
-            self.keys, self.values = (torch.nn.functional.pad(each, room) for each in (self.keys, self.values))
-        keys, values = _written(self.keys, key_states, begin), _written(self.values, value_states, begin)
+        keys, values = self._written("keys", key_states, begin), self._written("values", value_states, begin)
         keys.layer = values.layer = self
         return keys, values
 
@@ -153,19 +150,21 @@ class _Layer(DynamicLayer):
             whole[:, :, : self._length] = self.prefix[part]
         return whole
 
+    def _written(self, name: str, states: Any, begin: int) -> Any:
+        """All that is written of keys or values, with new states from `begin`."""
+        whole, end = getattr(self, name), begin + states.shape[-2]
+        if end > whole.shape[-2]:  # rows that left their drafts at different places need more than the longest one
+            whole = torch.nn.functional.pad(whole, (0, 0, 0, end - whole.shape[-2] + self._new_tokens))
+            setattr(self, name, whole)
+        whole[:, :, begin:end] = states
+        return whole[:, :, :end]
+
     def get_seq_length(self) -> int:
         return self._length
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last tokens, given as a negative number; those after them are written in their place."""
         self._length += tokens_to_remove
-
-
-def _written(whole: Any, states: Any, begin: int) -> Any:
-    """All that is written, with new states from `begin`."""
-    end = begin + states.shape[-2]
-    whole[:, :, begin:end] = states
-    return whole[:, :, :end]
 
 
 def _attend(

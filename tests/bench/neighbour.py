@@ -7,6 +7,7 @@ The steps are those of `make bench NAME=step`, with shared prompts: the laptop r
 shape in bf16. Idle and busy take turns; the median step counts.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -48,7 +49,7 @@ def measured(name: str, setting: str, busy: bool) -> list[float]:
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
     try:
         ran = subprocess.run(
-            [sys.executable, "-m", "tests.bench.neighbour", name],
+            [sys.executable, "-m", "tests.bench.neighbour", "--steps", name],
             env=environment,
             check=True,
             capture_output=True,
@@ -62,18 +63,25 @@ def measured(name: str, setting: str, busy: bool) -> list[float]:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        print(json.dumps(steps(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--students", nargs="+", choices=CASES, default=[*CASES])
+    parser.add_argument("--waiting", nargs="+", choices=SETTINGS, default=[*SETTINGS], help="beside libgomp's own")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--steps", choices=CASES, help="what a process of the bench runs")
+    given = parser.parse_args()
+    if given.steps:
+        print(json.dumps(steps(given.steps)))
         return
+    settings = dict.fromkeys(["libgomp's own", *given.waiting])
     rows: list[dict[str, Any]] = []
-    for name in CASES:
+    for name in given.students:
         taken: dict[tuple[str, bool], list[float]] = {}
-        for _ in range(ROUNDS):
-            for setting in SETTINGS:
+        for _ in range(given.rounds):
+            for setting in settings:
                 for busy in (False, True):
                     taken.setdefault((setting, busy), []).extend(measured(name, setting, busy))
         today = statistics.median(taken["libgomp's own", False])
-        for setting in SETTINGS:
+        for setting in settings:
             idle, busy = (statistics.median(taken[setting, each]) for each in (False, True))
             row = {"student": name, "setting": setting, "idle_s": round(idle, 3), "busy_s": round(busy, 3)}
             rows.append(row | {"idle": round(idle / today, 2), "busy": round(busy / idle, 2)})
