@@ -168,8 +168,9 @@ def _others(
     if isinstance(value, str | int | float):
         found |= {ONE_OFF: _changed(value, 0), MADE_UP: _made_up(value)}
     if isinstance(value, str) and schema:  # none of a last text, in which the right value stands among words
-        # between: a grader may well read the first or the last value alone
-        found[AMONG] = f"{_made_up(value)}, {value}, {_changed(value, 0)}"
+        # of its kind, since a grader may well skip what is none; between them, since it may read the last one alone
+        wrong = [*dict.fromkeys([*theirs, *shown, *([] if _is_text(value) else [_made_up(value), _changed(value, 0)])])]
+        found |= {AMONG: f"{wrong[0]}, {value}, {wrong[-1]}"} if len(wrong) > 1 else {}
     return found
 
 
