@@ -14,7 +14,7 @@ than others has tokens in the cache that its mask leaves out from then on.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -65,7 +65,6 @@ def decode(
     cache, pad, padding = given["past_key_values"], generation_config.pad_token_id, given["attention_mask"]
     width, known = input_ids.shape[1], cache.get_seq_length()
     ends = input_ids.new_tensor(_listed(generation_config.eos_token_id))
-    most = generation_config.max_length - width
     every = input_ids.new_ones(len(input_ids), known + width) if padding is None else padding
 
     def forward(new: int, ahead: Any, is_drafted: Any) -> Any:
@@ -80,39 +79,24 @@ def decode(
 
     both, branch = torch.cat([every, input_ids], dim=1).unique(dim=0, return_inverse=True)
     mask, text = both[:, : known + width], both[:, known + width :]
-    rows, new = torch.arange(len(input_ids), device=input_ids.device), width
-    lengths, out = torch.zeros_like(rows), input_ids.new_full((len(input_ids), most), pad)
+    rows, new = _Rows(input_ids, branch, generation_config.max_length - width, ends, pad), width
     over = torch.zeros(len(text), dtype=torch.bool, device=text.device)
     while True:
-        rooms = torch.zeros_like(over, dtype=rows.dtype).scatter(0, branch, most - 1 - lengths[rows])
-        ahead, is_drafted = drafted(draft, text, mask, rooms.masked_fill(over, 0), ends, pad)
+        ahead, is_drafted = drafted(draft, text, mask, rooms=rows.rooms(over), ends=ends, pad=pad)
         logits = forward(new, ahead, is_drafted)
-        place, last, ended = torch.zeros_like(rows), torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
-        follows, least = torch.arange(len(rows), device=rows.device), int(lengths[rows].min())
-        for at in range(logits.shape[1]):
-            scores, of, these = logits_processor(text, logits[:, at].float()), branch[follows], rows[follows]
-            token = draw(scores, of, these, lengths[these], least) if draw else scores.argmax(dim=-1)[of]
-            out[these, lengths[these]] = token
-            lengths[these] += 1
-            is_over = torch.isin(token, ends) | (lengths[these] == most)
-            place[follows], last[follows], ended[follows] = at, token, is_over
-            if at == ahead.shape[1]:
-                break
-            follows = follows[~is_over & is_drafted[of, at] & (token == ahead[of, at])]
-            if not len(follows):
-                break
-        if ended.all():
-            return torch.cat([input_ids, out[:, : lengths.max()]], dim=1)
-        rows, branch, place, last = (each[~ended] for each in (rows, branch, place, last))
+        steps = (logits_processor(text, logits[:, at].float()) for at in range(logits.shape[1]))
+        place, last = rows.follow(steps, ahead, is_drafted, draw)
+        if not len(place):
+            return torch.cat([input_ids, rows.written()], dim=1)
         kept, new = int(place.max()), 1
         if kept < ahead.shape[1]:
             cache.crop(kept - ahead.shape[1])
-        heads, child = torch.stack([branch, place, last], dim=1).unique(dim=0, return_inverse=True)
+        heads, child = torch.stack([rows.branch, place, last], dim=1).unique(dim=0, return_inverse=True)
         parent, place, last = heads.unbind(dim=1)
         left = len(text) - len(parent)
         if len(parent.unique()) < len(parent) or left * LEAVE >= len(text):
             cache.batch_select_indices(parent)
-            over, branch = torch.zeros_like(parent, dtype=torch.bool), child
+            over, rows.branch = torch.zeros_like(parent, dtype=torch.bool), child
         else:  # those that have ended stay for a while
             over = torch.ones_like(over).index_fill(0, parent, False)
             place, last = (
@@ -122,6 +106,55 @@ def decode(
         is_kept = torch.arange(kept, device=text.device) < place.unsqueeze(1)
         text = torch.cat([text[parent], ahead[parent, :kept].masked_fill(~is_kept, pad), last.unsqueeze(1)], dim=1)
         mask = torch.cat([mask[parent], is_kept.to(mask.dtype), torch.ones_like(mask[parent, :1])], dim=1)
+
+
+class _Rows:
+    """The rows that have not ended, and what all have written.
+
+    Args:
+        branch: Of each row.
+        most: Tokens that a row may write.
+        ends: Tokens that end a row.
+    """
+
+    def __init__(self, input_ids: Any, branch: Any, most: int, ends: Any, pad: int):
+        self.branch, self._most, self._ends = branch, most, ends
+        self._rows = torch.arange(len(input_ids), device=input_ids.device)
+        self._lengths, self._out = torch.zeros_like(self._rows), input_ids.new_full((len(input_ids), most), pad)
+
+    def rooms(self, over: Any) -> Any:
+        """How many tokens may be drafted of each branch; 0 for one that is over."""
+        left = self._most - 1 - self._lengths[self._rows]
+        return torch.zeros_like(over, dtype=left.dtype).scatter(0, self.branch, left).masked_fill(over, 0)
+
+    def follow(self, steps: Iterable[Any], ahead: Any, is_drafted: Any, draw: Draw | None) -> tuple[Any, Any]:
+        """Draw the tokens of all rows, as far as they follow the drafts `ahead`. Returns of each row that goes on how
+        many drafted tokens it has taken, and its token after them.
+
+        Args:
+            steps: Scores (branches, vocabulary), after no token drafted, after the first one, and so on.
+        """
+        place, last = torch.zeros_like(self._rows), torch.zeros_like(self._rows)
+        ended = torch.zeros_like(self._rows, dtype=torch.bool)
+        follows = torch.arange(len(self._rows), device=ended.device)
+        least = int(self._lengths[self._rows].min())
+        for at, scores in enumerate(steps):
+            of, these = self.branch[follows], self._rows[follows]
+            token = draw(scores, of, these, self._lengths[these], least) if draw else scores.argmax(dim=-1)[of]
+            self._out[these, self._lengths[these]] = token
+            self._lengths[these] += 1
+            is_over = torch.isin(token, self._ends) | (self._lengths[these] == self._most)
+            place[follows], last[follows], ended[follows] = at, token, is_over
+            if at < ahead.shape[1]:
+                follows = follows[~is_over & is_drafted[of, at] & (token == ahead[of, at])]
+                if not len(follows):
+                    break
+        self._rows, self.branch = self._rows[~ended], self.branch[~ended]
+        return place[~ended], last[~ended]
+
+    def written(self) -> Any:
+        """(all rows, columns) token ids, padded on the right."""
+        return self._out[:, : self._lengths.max()]
 
 
 def _listed(ids: int | list[int] | None) -> list[int]:
