@@ -335,9 +335,7 @@ class LocalModel:
                 generation = {"generation_config": self._one_by_one, "past_key_values": cache}
                 generation |= {"custom_generate": decode, "draft": self._drafts(episodes).after}
                 if noise:
-                    generation["draw"] = lambda scores, branch, rows, *_: noise(scores[branch], rows.tolist()).argmax(
-                        -1
-                    )
+                    generation["draw"] = lambda scores, of, rows, *_: noise(scores[of], rows.tolist()).argmax(-1)
             out = self._model.generate(**inputs, **generation, max_new_tokens=most)
         new = out[:, inputs["input_ids"].shape[1] :].tolist()
         return [self._until_end(ids)[:room] for ids, room in zip(new, rooms, strict=True)]

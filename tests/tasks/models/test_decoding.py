@@ -177,11 +177,22 @@ def test_a_draft_begins_with_the_row_s_own_last_tokens_whatever_was_left_out_of_
     assert tails <= {tuple(row[max(end - 8, 0) : end]) for row in whole for end in range(1, len(row))}
 
 
+@pytest.mark.parametrize(("drafted", "columns"), [(1, 1), (50, 4)])
+def test_a_pass_is_as_long_as_saves_more_than_the_padding_of_the_others(model: Any, drafted: int, columns: int):
+    """Of 50 rows one has a draft of three tokens, or each of them."""
+    computed = list[int]()
+    model.register_forward_pre_hook(lambda _, __, named: computed.append(named["input_ids"].shape[1]), with_kwargs=True)
+    questions = [[first] for first in range(6, 56)]
+    known = {first for (first,) in questions[:drafted]}
+    generated(model, questions, True, lambda tail, _: [30, 31, 32] if {*tail} <= known else [], max_new_tokens=8)
+    assert computed[0] == columns, "what all begin with is no pass of the whole model"
+
+
 def test_nothing_is_drafted_beyond_a_token_that_ends(model: Any):
     computed = list[int]()
     model.register_forward_pre_hook(lambda _, __, named: computed.append(named["input_ids"].shape[1]), with_kwargs=True)
     generated(model, [[41], [42]], fast=True, draft=lambda _, most: [30, ENDS, 31, 32][:most], max_new_tokens=8)
-    assert max(computed[1:]) == 1 + 2, "the last token, and two that are drafted"
+    assert max(computed) == 1 + 2, "the last token, and two that are drafted"
 
 
 def of_transformers_with_seed(model: Any, questions: list[list[int]], seed: int, fast: bool, **settings: Any) -> Any:
