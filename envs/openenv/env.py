@@ -4,7 +4,7 @@ In: which parts of a reset's reply are the question, what a reset sends, which r
 or tools as tools. The server's `/schema` says which of both it has.
 
 A seed is a question. Where the server's resets take no seed, it is a row of `tasks`; with `one_task` there is one
-question, of which every seed is another try.
+question, of which every seed is another try. With `seeded_tasks` a question is a row and a seed.
 """
 
 import json
@@ -49,6 +49,8 @@ class Settings(DiscoveredSettings):
     """For servers that take a task by its name: what each reset sends, such as [{task_id: easy}, {task_id: hard}], or
     a file of JSON lines with as much in each. The seed is the number of the row. A number: so many seeds, from 0 on,
     are the tasks, where every start looks the same and the seed decides what follows, or where the seeds end."""
+    seeded_tasks: bool = Field(default=False, exclude_if=lambda seeded_tasks: not seeded_tasks)
+    """Whether the seed decides as well how a task begins: each seed is a question then, and the rows take turns."""
     one_task: bool = Field(default=False, exclude_if=lambda one_task: not one_task)
     """For servers that always begin with the same start: there is one question, and each seed is another try."""
     new_sessions: bool = Field(default=False, exclude_if=lambda new_sessions: not new_sessions)
@@ -66,6 +68,8 @@ class Settings(DiscoveredSettings):
     def _has_one_kind_of_start(self) -> "Settings":
         if self.one_task and self.tasks:
             raise ValueError("one_task and tasks exclude each other: with one row in tasks there is one task")
+        if self.seeded_tasks and not self.tasks:
+            raise ValueError("seeded_tasks needs tasks: without them each seed is a question anyway")
         if len(self.tasks) > MOST_TASKS:
             raise ValueError(f"tasks has {len(self.tasks):,} rows; at most {MOST_TASKS:,} are part of a key")
         return self
@@ -86,7 +90,9 @@ class Environment(DiscoveredEnvironment):
 
     @classmethod
     def questions_under(cls, settings: dict[str, Any]) -> int | None:
-        """1 with `one_task`, else the rows of `tasks`; None without both."""
+        """1 with `one_task`, else the rows of `tasks`; None without both, or where seeds decide how a row begins."""
+        if settings.get("seeded_tasks"):
+            return None
         return 1 if settings.get("one_task") else len(rows_of(settings.get("tasks") or [])) or None
 
     @property
@@ -114,7 +120,7 @@ class Environment(DiscoveredEnvironment):
             return {"seed": 0} | own.reset
         if own.tasks:
             row = seed % len(own.tasks)
-            return {"seed": row} | own.reset | own.tasks[row]
+            return {"seed": seed if own.seeded_tasks else row} | own.reset | own.tasks[row]
         return own.reset | ({own.seed_as: seed} if own.seed_as else {})
 
     def _question_in(self, reply: Reply) -> str:

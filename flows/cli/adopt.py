@@ -30,6 +30,7 @@ from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
 from apprentice.flows.audit.isolation import grading
 from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.listed_tasks import listed_tasks
 from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
 from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
 from apprentice.flows.audit.seeds import IGNORES_SEEDS, lead_elsewhere
@@ -50,13 +51,12 @@ ASKED, FEW = 200, 100
 """Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
-TASK_LISTS = {
-    "/tasks": ("task_id", "task", "task_name"),
-    "/scenarios": ("scenario", "scenario_id", "scenario_name"),
-    "/levels": ("level", "level_id"),
-    "/problems": ("problem_id", "problem"),
-}
-"""Where servers that take a task by its name may list them, and what a reset may call the name."""
+BUGS = re.compile(
+    r"'(?!(?:NoneType|str|int|float|bool|list|dict|tuple|set)')\w+' object has no attribute|name '\w+' is not defined|"
+    "No module named|cannot import name"
+)
+"""Errors of a server's own code, whatever it is sent."""
+MENDED = "Its author has to mend it: the server's log says where."
 PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
 QUICK = 0.3
@@ -159,6 +159,8 @@ def _by_adapter(
         found = {"tasks": Finding(tasks, f"the server lists {len(tasks)} tasks")} | found
     elif "tasks" not in given:
         found = _starts(server, first, given, unknown) | found
+    if asked.get("tasks") and _are_seeded(server, asked):
+        found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
     found = ({} if "question" in given else _question(server, first, asked)) | found
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
     if spec.questions == 1 and "one_task" not in given and (hidden_by := _by_seed(server, spec)):
@@ -177,6 +179,8 @@ def _by_adapter(
     found = _few_starts(server, spec) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
     played = random_episodes(server, spec)
+    if not any(each.taken for each in played) and BUGS.search(said := one_line(played[-1].last, 160)):
+        raise Stop(f"{server.url} cannot be trained on as it is: every step fails in its own code ({said}).", MENDED)
     found = rewards_and_turns(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
     found |= last_text_call(spec.make().schemas, played)
@@ -315,6 +319,8 @@ def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Seque
                 f"{failed} with what you said of {asked} ({error}).",
                 "Correct it, or mend what the server misses: its log has the whole error.",
             ) from error
+        if BUGS.search(str(error)):
+            raise Stop(f"{failed} in its own code ({error}).", MENDED) from error
         raise Stop(
             f"{failed} without more than a seed ({error}).",
             "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If the server "
@@ -397,36 +403,30 @@ def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:
 def _listed_tasks(server: EnvironmentServer, given: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """Tasks by name, where the server lists some and their resets differ; and where it lists some that no reset takes
     by a name that is tried."""
-    import httpx
-
     unknown = ""
-    for path, names in TASK_LISTS.items():
-        try:
-            listed = httpx.get(f"{server.url}{path}", timeout=server.message_timeout).json()
-        except (httpx.HTTPError, ValueError):  # no such path, or a page
-            continue
-        rows = listed.get(path.strip("/"), []) if isinstance(listed, dict) else listed
-        for name in names:
-            found = dict.fromkeys(_named(row, name) for row in rows or [])
-            tasks = [{name: each} for each in found if each is not None]
-            if len(tasks) > 1 and _are_tasks(server, given, tasks):
-                return tasks, ""
-            unknown = path if len(tasks) > 1 else unknown
+    for path, tasks in listed_tasks(server):
+        if _are_tasks(server, given, tasks):
+            return tasks, ""
+        unknown = path
     return [], unknown
 
 
-def _named(row: Any, name: str) -> str | int | None:
-    """The name of a task in a server's list, which may hold names, or objects with one."""
-    found = next((row[key] for key in (name, "id", "name") if key in row), None) if isinstance(row, dict) else row
-    return found if isinstance(found, str | int) else None
-
-
 def _are_tasks(server: EnvironmentServer, given: dict[str, Any], tasks: list[dict[str, Any]]) -> bool:
-    """Whether resets take such tasks: one of them is the same twice, and another one differs."""
+    """Whether resets take such tasks: under one seed, one of them is the same twice, and another one differs."""
     try:
-        one, again, other = (each.whole for each in _first_resets(server, given | {"tasks": tasks[:2]}))
+        one, again = (each.whole for each in _first_resets(server, given | {"tasks": tasks[:1]}, seeds=(1, 1)))
+        other = _first_resets(server, given | {"tasks": tasks[1:2]}, seeds=(1,))[0].whole
     except Stop:  # it takes them by another name
         return False
+    return not difference(one, again) and bool(difference(one, other))
+
+
+def _are_seeded(server: EnvironmentServer, asked: dict[str, Any]) -> bool:
+    """Whether a task begins otherwise under another seed."""
+    rows = rows_of(asked["tasks"])[:1]
+    if "seed" in rows[0]:
+        return False
+    one, again, other = (each.whole for each in _first_resets(server, asked | {"tasks": rows}))
     return not difference(one, again) and bool(difference(one, other))
 
 

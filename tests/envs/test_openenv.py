@@ -24,6 +24,7 @@ from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
 from tests.envs.discovered import called, playing
+from tests.envs.published import oddities
 from tests.envs.published.parity import StrictLabel, app, over_http, parity
 from tests.envs.published.serving import serving
 
@@ -45,6 +46,7 @@ APPS: dict[str, Callable[[], FastAPI]] = {
     "one session": lambda: app(parity(), sessions=1),
     "another one": lambda: app(parity(), sessions=1),
     "over http": over_http,
+    "levels": lambda: oddities.served(oddities.SeededLevels),
 }
 TASKS = [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]
 
@@ -134,6 +136,20 @@ def test_a_seed_is_a_row_of_the_tasks(begin: Callable[..., Episode]):
     asked = [begin("by name", seed=seed, tasks=TASKS) for seed in range(4)]
     assert [int(each.question.split()[1]) for each in asked] == [2, 37, 418, 2]
     assert asked[1].player.slices(1, "") == {"task_id": "medium"}
+
+
+def test_a_question_is_a_task_and_a_seed_where_both_count(servers: Servers, begin: Callable[..., Episode]):
+    given = {"tasks": [{"difficulty": "easy"}, {"difficulty": "hard"}], "seeded_tasks": True}
+    asked = [begin("levels", seed=seed, **given) for seed in range(6)]
+    assert [len(each.question.split()[1]) for each in asked] == [1, 6, 1, 6, 1, 6]
+    assert len({each.question for each in asked}) > 4
+    assert EnvironmentSpec(settings=given).questions is None
+    assert checked(servers("levels"), **given).wrong is None
+
+
+def test_seeds_within_tasks_need_tasks():
+    with pytest.raises(ValidationError, match="seeded_tasks needs tasks"):
+        EnvironmentSpec.model_validate({"seeded_tasks": True})
 
 
 def test_tasks_may_stand_in_a_file_and_are_part_of_the_recipe_from_then_on(tmp_path: Path):

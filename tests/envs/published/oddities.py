@@ -158,6 +158,44 @@ class Keyless(Odd):
         raise RuntimeError("a key is not set")
 
 
+class Broken(Odd):
+    """Every step fails in its own code."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        return Text(text=self.answer)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Unbegun(Odd):
+    """A reset fails in its own code."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        return Text(text=self.question)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Levels(Odd):
+    """Its numbers are the larger, the harder it is."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, difficulty: str = "easy", **_: Any) -> Any:
+        self.n = {"easy": 4, "medium": 57, "hard": 9_341}[difficulty]
+        return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
+
+
+class SeededLevels(Odd):
+    """A level says how large its numbers are, and the seed draws one."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, difficulty: str = "easy", **_: Any) -> Any:
+        digits = {"easy": 1, "medium": 3, "hard": 6}[difficulty]
+        self.n = random.Random(seed).randint(10 ** (digits - 1), 10**digits - 1)
+        return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
+
+
+def listing(listed: Any, levels: type[Odd] = Levels) -> FastAPI:
+    """A server with levels, and a list of them."""
+    app = served(levels)
+    app.add_api_route("/tasks", lambda: listed)
+    return app
+
+
 def served(made: type[Odd], action: Any = Label) -> FastAPI:
     return create_app(made, action, Text, env_name="odd", max_concurrent_envs=16)
 

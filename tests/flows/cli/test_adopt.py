@@ -27,6 +27,8 @@ def with_tasks(start: Any) -> Any:
     return served
 
 
+LEVELS = ("easy", "medium", "hard")
+BY_LEVEL = {"tasks": [{"difficulty": each} for each in LEVELS]}
 APPS: dict[str, Callable[[], Any]] = {
     "lists tasks": lambda: with_tasks("by name"),
     "lists others": lambda: with_tasks("fixed"),
@@ -58,6 +60,13 @@ APPS: dict[str, Callable[[], Any]] = {
     "line": lambda: oddities.served(oddities.Line, oddities.Step),
     "keyless": lambda: oddities.served(oddities.Keyless),
     "closing": oddities.closing,
+    "broken": lambda: oddities.served(oddities.Broken),
+    "unbegun": lambda: oddities.served(oddities.Unbegun),
+    "lists levels": lambda: oddities.listing(
+        {"tasks": [{"difficulty": each, "goal": f"an {each} one"} for each in LEVELS], "action_schema": {}}
+    ),
+    "lists seeded levels": lambda: oddities.listing({"tasks": list(LEVELS)}, oddities.SeededLevels),
+    "lists levels by name": lambda: oddities.listing({each: {"max_steps": 3} for each in LEVELS}),
 }
 
 
@@ -81,6 +90,9 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("fixed", {"max_turns": 2, "one_task": True}, 2),
         pytest.param("first of a session", {"new_sessions": True, "one_task": True}, 16, marks=LONG),
         ("lists tasks", {"tasks": [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]}, 16),
+        ("lists levels", BY_LEVEL, 16),
+        pytest.param("lists seeded levels", BY_LEVEL | {"seeded_tasks": True}, 16, marks=LONG),
+        pytest.param("lists levels by name", BY_LEVEL, 16, marks=LONG),
         pytest.param("lists others", {"one_task": True}, 16, marks=LONG),
         pytest.param("parcels", {"max_turns": 2}, 16, marks=LONG),
         pytest.param(
@@ -193,6 +205,8 @@ def test_what_its_user_knows_comes_first(written: Any):
         ),
         ("holes", "its reset fails under seed 5, and not under seed 6"),
         ("keyless", r"it makes no environment: Environment factory 'Keyless' failed to create instance\.\n"),
+        ("broken", r"every step fails in its own code .*'Broken' object has no attribute 'answer'"),
+        ("unbegun", r"its reset fails in its own code .*'Unbegun' object has no attribute 'question'"),
         ("closing", r"its WebSocket at /ws closes at the first message \(1008 token missing\)"),
     ],
 )
