@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -29,8 +29,9 @@ from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
 from apprentice.flows.audit.isolation import grading
+from apprentice.flows.audit.play.first_resets import BUGS, MENDED, Start, first_resets
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.listed_tasks import listed_tasks
+from apprentice.flows.audit.play.listed_tasks import are_seeded, tasks_by_level, tasks_by_name
 from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
 from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
 from apprentice.flows.audit.seeds import IGNORES_SEEDS, lead_elsewhere
@@ -51,12 +52,6 @@ ASKED, FEW = 200, 100
 """Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
-BUGS = re.compile(
-    r"'(?!(?:NoneType|str|int|float|bool|list|dict|tuple|set)')\w+' object has no attribute|name '\w+' is not defined|"
-    "No module named|cannot import name"
-)
-"""Errors of a server's own code, whatever it is sent."""
-MENDED = "Its author has to mend it: the server's log says where."
 PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
 QUICK = 0.3
@@ -151,15 +146,20 @@ def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
 def _by_adapter(
     server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any]
 ) -> list[str]:
-    tasks, unknown = ([], "") if "tasks" in given else _listed_tasks(server, given)
+    tasks, unknown = ([], "") if "tasks" in given else tasks_by_name(server, given)
     asked = given | ({"tasks": tasks} if tasks else {})
-    first = _first_resets(server, asked)
+    first = first_resets(server, asked)
     found = {name: Finding(value, "as you said") for name, value in given.items()}
+    why = f"the server lists {len(tasks)} tasks"
+    is_one_start = not (tasks or given) and not any(difference(first[0].whole, each.whole) for each in first)
+    if is_one_start and (tasks := tasks_by_level(server, given)):
+        asked, why = {"tasks": tasks}, "each of these levels begins otherwise"
+        first = first_resets(server, asked)
     if tasks:
-        found = {"tasks": Finding(tasks, f"the server lists {len(tasks)} tasks")} | found
+        found = {"tasks": Finding(tasks, why)} | found
     elif "tasks" not in given:
         found = _starts(server, first, given, unknown) | found
-    if asked.get("tasks") and _are_seeded(server, asked):
+    if asked.get("tasks") and are_seeded(server, asked):
         found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
     found = ({} if "question" in given else _question(server, first, asked)) | found
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
@@ -284,54 +284,7 @@ def _place(server: EnvironmentServer, source: str, granted: int) -> Finding:
     return Finding(f"{{url: {quoted(server.url)}, sessions: {max(granted, 2)}}}", why)
 
 
-class _Start(NamedTuple):
-    """What a reset replies, and the texts of the session's state after it."""
-
-    reply: Reply
-    texts: dict[str, str]
-
-    @property
-    def whole(self) -> Reply:
-        return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
-
-
-def _first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Sequence[int] = (1, 1, 2)) -> list[_Start]:
-    """The first resets of a session, under these seeds. Raises Stop if a reset needs more than a seed."""
-    session, found = Recorded(server), []
-    rows = given.get("tasks") or [{}]
-    try:
-        for seed in seeds:
-            reply = session.reset(**{"seed": seed} | given.get("reset", {}) | rows[(seed - 1) % len(rows)])
-            try:
-                state = session.state()
-            except BadReply:  # a server need not tell its state
-                state = {}
-            found.append(_Start(reply, {path: each for path, each in leaves(state) if isinstance(each, str)}))
-    except SessionLost as lost:
-        raise Stop(
-            f"{server.url} cannot be trained on as it is: it made no episode ({lost}).",
-            "See its log: it may miss a package, a key, or another server that it needs.",
-        ) from lost
-    except (Refused, BadReply) as error:
-        failed = f"{server.url} cannot be trained on as it is: its reset fails"
-        if asked := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
-            raise Stop(
-                f"{failed} with what you said of {asked} ({error}).",
-                "Correct it, or mend what the server misses: its log has the whole error.",
-            ) from error
-        if BUGS.search(str(error)):
-            raise Stop(f"{failed} in its own code ({error}).", MENDED) from error
-        raise Stop(
-            f"{failed} without more than a seed ({error}).",
-            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If the server "
-            "misses a package or a file, mend that first.",
-        ) from error
-    finally:
-        session.close()
-    return found
-
-
-def _question(server: EnvironmentServer, starts: Sequence[_Start], given: dict[str, Any]) -> dict[str, Finding]:
+def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[str, Any]) -> dict[str, Finding]:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
     first, again, other = starts
     session = Recorded(server)
@@ -372,7 +325,7 @@ def _says(path: str, value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
 
 
-def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any], unknown: str) -> dict[str, Finding]:
+def _starts(server: EnvironmentServer, first: list[Start], given: dict[str, Any], unknown: str) -> dict[str, Finding]:
     """Whether the seed is the question, or there is one start. Raises Stop for random starts.
 
     Args:
@@ -380,7 +333,7 @@ def _starts(server: EnvironmentServer, first: list[_Start], given: dict[str, Any
     """
     one, again, other = (each.whole for each in first)
     if differs := difference(one, again):
-        one, again, other = (_first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
+        one, again, other = (first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
         if difference(one, again):
             raise Stop(
                 f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
@@ -400,37 +353,7 @@ def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:
     return {"one_task": Finding(True, why)}
 
 
-def _listed_tasks(server: EnvironmentServer, given: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Tasks by name, where the server lists some and their resets differ; and where it lists some that no reset takes
-    by a name that is tried."""
-    unknown = ""
-    for path, tasks in listed_tasks(server):
-        if _are_tasks(server, given, tasks):
-            return tasks, ""
-        unknown = path
-    return [], unknown
-
-
-def _are_tasks(server: EnvironmentServer, given: dict[str, Any], tasks: list[dict[str, Any]]) -> bool:
-    """Whether resets take such tasks: under one seed, one of them is the same twice, and another one differs."""
-    try:
-        one, again = (each.whole for each in _first_resets(server, given | {"tasks": tasks[:1]}, seeds=(1, 1)))
-        other = _first_resets(server, given | {"tasks": tasks[1:2]}, seeds=(1,))[0].whole
-    except Stop:  # it takes them by another name
-        return False
-    return not difference(one, again) and bool(difference(one, other))
-
-
-def _are_seeded(server: EnvironmentServer, asked: dict[str, Any]) -> bool:
-    """Whether a task begins otherwise under another seed."""
-    rows = rows_of(asked["tasks"])[:1]
-    if "seed" in rows[0]:
-        return False
-    one, again, other = (each.whole for each in _first_resets(server, asked | {"tasks": rows}))
-    return not difference(one, again) and bool(difference(one, other))
-
-
-def _left_out(spec: EnvironmentSpec, first: _Start) -> str:
+def _left_out(spec: EnvironmentSpec, first: Start) -> str:
     """What of a reset no model reads, such as a picture; nothing where the recipe says what is shown."""
     found = [] if spec.settings.get("question") else hidden(first.reply.observation)
     return f" Not shown, as it is no text: {', '.join(found[:4])}." if found else ""

@@ -176,7 +176,7 @@ class Levels(Odd):
     """Its numbers are the larger, the harder it is."""
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, difficulty: str = "easy", **_: Any) -> Any:
-        self.n = {"easy": 4, "medium": 57, "hard": 9_341}[difficulty]
+        self.n = {"easy": 4, "medium": 57, "hard": 9_341, "gentle": 4}[difficulty]
         return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
 
 

@@ -65,6 +65,10 @@ APPS: dict[str, Callable[[], Any]] = {
     "lists levels": lambda: oddities.listing(
         {"tasks": [{"difficulty": each, "goal": f"an {each} one"} for each in LEVELS], "action_schema": {}}
     ),
+    "lists levels by other names": lambda: oddities.listing(
+        {"tasks": [{"task_id": each, "name": f"The {each} one"} for each in (*LEVELS, "gentle", "gone")]}
+    ),
+    "levels": lambda: oddities.served(oddities.Levels),
     "lists seeded levels": lambda: oddities.listing({"tasks": list(LEVELS)}, oddities.SeededLevels),
     "lists levels by name": lambda: oddities.listing({each: {"max_steps": 3} for each in LEVELS}),
 }
@@ -90,7 +94,9 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("fixed", {"max_turns": 2, "one_task": True}, 2),
         pytest.param("first of a session", {"new_sessions": True, "one_task": True}, 16, marks=LONG),
         ("lists tasks", {"tasks": [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]}, 16),
-        ("lists levels", BY_LEVEL, 16),
+        ("lists levels by other names", BY_LEVEL, 16),
+        pytest.param("lists levels", BY_LEVEL, 16, marks=LONG),
+        pytest.param("levels", BY_LEVEL, 16, marks=LONG),
         pytest.param("lists seeded levels", BY_LEVEL | {"seeded_tasks": True}, 16, marks=LONG),
         pytest.param("lists levels by name", BY_LEVEL, 16, marks=LONG),
         pytest.param("lists others", {"one_task": True}, 16, marks=LONG),

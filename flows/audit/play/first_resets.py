@@ -1,0 +1,70 @@
+"""The first resets of a server that somebody else published.
+
+In: a server, and what its resets are sent besides the seed. Out: their replies, with the texts of the session's state;
+Stop with what is wrong where a reset fails.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from apprentice.envs.wire.passing import leaves
+from apprentice.envs.wire.reply import BadReply, Reply
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.play.subject import Recorded
+from apprentice.tasks.reporting.errors import Stop
+
+BUGS = re.compile(
+    r"'(?!(?:NoneType|str|int|float|bool|list|dict|tuple|set)')\w+' object has no attribute|name '\w+' is not defined|"
+    "No module named|cannot import name"
+)
+"""Errors of a server's own code, whatever it is sent."""
+MENDED = "Its author has to mend it: the server's log says where."
+
+
+class Start(NamedTuple):
+    """What a reset replies, and the texts of the session's state after it."""
+
+    reply: Reply
+    texts: dict[str, str]
+
+    @property
+    def whole(self) -> Reply:
+        return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
+
+
+def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Sequence[int] = (1, 1, 2)) -> list[Start]:
+    """The first resets of a session, under these seeds. Raises Stop if a reset needs more than a seed."""
+    session, found = Recorded(server), []
+    rows = given.get("tasks") or [{}]
+    try:
+        for seed in seeds:
+            reply = session.reset(**{"seed": seed} | given.get("reset", {}) | rows[(seed - 1) % len(rows)])
+            try:
+                state = session.state()
+            except BadReply:  # a server need not tell its state
+                state = {}
+            found.append(Start(reply, {path: each for path, each in leaves(state) if isinstance(each, str)}))
+    except SessionLost as lost:
+        raise Stop(
+            f"{server.url} cannot be trained on as it is: it made no episode ({lost}).",
+            "See its log: it may miss a package, a key, or another server that it needs.",
+        ) from lost
+    except (Refused, BadReply) as error:
+        failed = f"{server.url} cannot be trained on as it is: its reset fails"
+        if asked := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
+            raise Stop(
+                f"{failed} with what you said of {asked} ({error}).",
+                "Correct it, or mend what the server misses: its log has the whole error.",
+            ) from error
+        if BUGS.search(str(error)):
+            raise Stop(f"{failed} in its own code ({error}).", MENDED) from error
+        raise Stop(
+            f"{failed} without more than a seed ({error}).",
+            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If the server "
+            "misses a package or a file, mend that first.",
+        ) from error
+    finally:
+        session.close()
+    return found
