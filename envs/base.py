@@ -140,6 +140,11 @@ class EpisodeSession:
         episode.reward, episode.done, episode.failure, episode.correct = 0.0, False, None, None
         return self.guarded(lambda session: session.reset(seed=seed, **question))
 
+    def skip(self, resets: int) -> None:
+        """Send so many resets on its connection before those that begin the next episodes."""
+        if self._session is not None:
+            self._session.skipped = resets
+
     def step(self, action: dict[str, Any]) -> Reply:
         """Send one action of the running episode.
 

@@ -56,6 +56,9 @@ class Settings(DiscoveredSettings):
     new_sessions: bool = Field(default=False, exclude_if=lambda new_sessions: not new_sessions)
     """Whether every episode has a session of its own, for servers where only the first reset of a session is the same
     each time."""
+    rotation: int = Field(default=0, ge=0, le=100, exclude_if=lambda rotation: not rotation)
+    """For servers whose resets of a session go through so many tasks in turn, whatever they are sent: every episode has
+    a session of its own, and its question is the n-th reset of it."""
     reward: Literal["last", "sum"] = "last"
     """Which of an episode's rewards count: the last one, or their sum."""
 
@@ -68,6 +71,8 @@ class Settings(DiscoveredSettings):
     def _has_one_kind_of_start(self) -> "Settings":
         if self.one_task and self.tasks:
             raise ValueError("one_task and tasks exclude each other: with one row in tasks there is one task")
+        if self.rotation and (self.one_task or self.tasks):
+            raise ValueError("rotation and tasks or one_task exclude each other: the resets of a session are the tasks")
         if self.seeded_tasks and not self.tasks:
             raise ValueError("seeded_tasks needs tasks: without them each seed is a question anyway")
         if len(self.tasks) > MOST_TASKS:
@@ -86,14 +91,16 @@ class Environment(DiscoveredEnvironment):
         super().__init__(settings, session)
         self._crashed_on: set[str] = set()
         if session is not None:
-            session.starts_anew = settings.new_sessions
+            session.starts_anew = settings.new_sessions or settings.rotation > 0
 
     @classmethod
     def questions_under(cls, settings: dict[str, Any]) -> int | None:
-        """1 with `one_task`, else the rows of `tasks`; None without both, or where seeds decide how a row begins."""
+        """1 with `one_task`, else the rows of `tasks` or the `rotation`; None without them, or where seeds decide how a
+        row begins."""
         if settings.get("seeded_tasks"):
             return None
-        return 1 if settings.get("one_task") else len(rows_of(settings.get("tasks") or [])) or None
+        rows = len(rows_of(settings.get("tasks") or [])) or settings.get("rotation")
+        return 1 if settings.get("one_task") else rows or None
 
     @property
     def lists_by_a_step(self) -> bool:
@@ -114,9 +121,14 @@ class Environment(DiscoveredEnvironment):
     def _counted(self, rewards: list[float]) -> float:
         return sum(rewards) if self.settings.reward == "sum" else rewards[-1]
 
+    def _begin(self, seed: int) -> Reply:
+        if self.settings.rotation:
+            self.session.skip(seed % self.settings.rotation)
+        return super()._begin(seed)
+
     def _asked(self, seed: int) -> dict[str, Any]:
         own = self.settings
-        if own.one_task:
+        if own.one_task or own.rotation:
             return {"seed": 0} | own.reset
         if own.tasks:
             row = seed % len(own.tasks)

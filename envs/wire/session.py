@@ -66,13 +66,17 @@ class AtCapacity(Exception):
 class WireEpisode:
     """What puts an episode back: its reset, its actions so far, and what the server replied.
 
+    Args:
+        skipped: Resets of the connection before the one that begins the episode.
+
     Attributes:
         ended_on: The action on which the server ended the session, if it did so on the last one.
     """
 
-    def __init__(self, question: dict[str, Any]):
+    def __init__(self, question: dict[str, Any], skipped: int = 0):
         self.ended_on: dict[str, Any] | None = None
         self.question = question
+        self.skipped = skipped
         self.actions: list[dict[str, Any]] = []
         self.replies: list[Reply | None] = []
 
@@ -87,6 +91,8 @@ class Session:
     Attributes:
         starts_anew: Whether every episode begins on a connection of its own, for servers whose second reset in a
             session is another one than the first.
+        skipped: Resets before the one that begins the next episode, for servers whose resets of a session go through
+            their tasks in turn; with `starts_anew`.
         is_shared: Whether other sessions take turns in this one.
         turned_away: Whether the session lost its slot on the server during an episode and waits for another.
     """
@@ -99,6 +105,7 @@ class Session:
     ):
         self.server = server
         self.starts_anew = False
+        self.skipped = 0
         self.turned_away = False
         self._breaker = breaker or breaker_of(server)
         self._lease = lease
@@ -126,7 +133,7 @@ class Session:
 
     def reset(self, **question: Any) -> Reply:
         """Start the episode that `question` identifies. Raises Refused, BadReply, SessionLost."""
-        self._episode = WireEpisode(question)
+        self._episode = WireEpisode(question, self.skipped)
         reply = wait_for(self._exchange("reset", question))
         self._keep(reply)
         return reply
@@ -247,6 +254,8 @@ class Session:
         client = await (self._connected() if kind == "reset" else self._in_episode(episode))
         self._on_server = episode
         try:
+            for _ in range(episode.skipped if kind == "reset" else 0):
+                await client.ask(kind, payload)
             return await client.ask(kind, payload)
         except ServerError as error:
             found = meaning(error, kind)
@@ -294,7 +303,8 @@ class Session:
     async def _rebuild(self, client: "WireClient", episode: WireEpisode) -> None:
         """Replay the episode so far. Raises BadReply if another one's turn came between, and a reply is another one."""
         try:
-            replies = [await client.ask("reset", episode.question)]
+            begun = [await client.ask("reset", episode.question) for _ in range(episode.skipped + 1)]
+            replies = begun[-1:]
             replies += [await client.ask("step", action) for action in episode.actions]
         except (BadReply, ServerError) as error:  # the server accepted all of this before
             raise ConnectionError(f"the episode could not be replayed on a new session: {error}") from error

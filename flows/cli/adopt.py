@@ -48,6 +48,8 @@ SECONDS = 10.0
 """After which no further one begins."""
 SEEDS = 3
 """Seeds whose question is asked twice: a reset may take seconds."""
+RESETS = 24
+"""Resets of a session that are compared, where they differ: half of them may be tasks that it goes through in turn."""
 ASKED, FEW = 200, 100
 """Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
@@ -339,9 +341,20 @@ def _starts(server: EnvironmentServer, first: list[Start], given: dict[str, Any]
                 f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
                 IGNORES_SEEDS,
             )
+        if not difference(one, other) and (rotation := _rotation(server, given)):
+            return {"rotation": Finding(rotation, f"the resets of a session go through {rotation} starts in turn")}
         new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
         return _same_start(one, other, unknown) | new
     return _same_start(one, other, unknown)
+
+
+def _rotation(server: EnvironmentServer, given: dict[str, Any]) -> int:
+    """After how many resets a session begins as at first, and goes on so; 0 if it does not."""
+    once, again = ([each.whole for each in first_resets(server, given, seeds=(1,) * RESETS)] for _ in range(2))
+    if any(map(difference, once, again)):
+        return 0
+    turns = range(2, RESETS // 2 + 1)
+    return next((turn for turn in turns if not any(map(difference, once, once[turn:]))), 0)
 
 
 def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:

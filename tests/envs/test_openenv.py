@@ -46,6 +46,7 @@ APPS: dict[str, Callable[[], FastAPI]] = {
     "one session": lambda: app(parity(), sessions=1),
     "another one": lambda: app(parity(), sessions=1),
     "over http": over_http,
+    "in turn": lambda: oddities.served(oddities.InTurn),
     "levels": lambda: oddities.served(oddities.SeededLevels),
 }
 TASKS = [{"task_id": "easy"}, {"task_id": "medium"}, {"task_id": "hard"}]
@@ -145,6 +146,34 @@ def test_a_question_is_a_task_and_a_seed_where_both_count(servers: Servers, begi
     assert len({each.question for each in asked}) > 4
     assert EnvironmentSpec(settings=given).questions is None
     assert checked(servers("levels"), **given).wrong is None
+
+
+def test_a_question_is_the_nth_reset_of_a_session_where_these_go_through_the_tasks(
+    servers: Servers, begin: Callable[..., Episode]
+):
+    episodes = [begin("in turn", seed=seed, rotation=3) for seed in range(4)]
+    assert [int(each.question.split()[1]) for each in episodes] == [12, 345, 6789, 12]
+    for episode, label in zip(episodes, ("even", "odd", "odd", "even"), strict=True):
+        episode.step(called("act", label=label))
+        assert episode.reward == 1.0
+    assert EnvironmentSpec(settings={"rotation": 3}).questions == 3
+    assert checked(servers("in turn"), rotation=3).wrong is None
+
+
+def test_where_sessions_take_turns_the_nth_reset_is_replayed(servers: Servers):
+    spec = completed(EnvironmentSpec(settings={"rotation": 3}), servers("in turn"))
+    host = Session(servers("in turn"))
+    guests = [Session(servers("in turn")) for _ in range(3)]
+    try:
+        for guest in guests:
+            guest.join(host)
+        episodes = [Episode(spec.make(guest), seed) for seed, guest in enumerate(guests)]
+        for episode, label in zip(episodes, ("even", "odd", "odd"), strict=True):
+            episode.step(called("act", label=label))
+        assert [each.reward for each in episodes] == [1.0, 1.0, 1.0]
+    finally:
+        for each in (*guests, host):
+            each.close()
 
 
 def test_seeds_within_tasks_need_tasks():

@@ -180,6 +180,15 @@ class Levels(Odd):
         return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
 
 
+class InTurn(Odd):
+    """Each reset of a session takes the next of three numbers."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        self.turns += 1
+        self.n = (12, 345, 6789)[(self.turns - 1) % 3]
+        return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
+
+
 class SeededLevels(Odd):
     """A level says how large its numbers are, and the seed draws one."""
 

@@ -68,6 +68,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "lists levels by other names": lambda: oddities.listing(
         {"tasks": [{"task_id": each, "name": f"The {each} one"} for each in (*LEVELS, "gentle", "gone")]}
     ),
+    "in turn": lambda: oddities.served(oddities.InTurn),
     "levels": lambda: oddities.served(oddities.Levels),
     "lists seeded levels": lambda: oddities.listing({"tasks": list(LEVELS)}, oddities.SeededLevels),
     "lists levels by name": lambda: oddities.listing({each: {"max_steps": 3} for each in LEVELS}),
@@ -97,6 +98,7 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("lists levels by other names", BY_LEVEL, 16),
         pytest.param("lists levels", BY_LEVEL, 16, marks=LONG),
         pytest.param("levels", BY_LEVEL, 16, marks=LONG),
+        pytest.param("in turn", {"rotation": 3}, 16, marks=LONG),
         pytest.param("lists seeded levels", BY_LEVEL | {"seeded_tasks": True}, 16, marks=LONG),
         pytest.param("lists levels by name", BY_LEVEL, 16, marks=LONG),
         pytest.param("lists others", {"one_task": True}, 16, marks=LONG),
