@@ -6,7 +6,7 @@ cannot be trained on.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -61,22 +61,42 @@ QUICK = 0.3
 
 
 @contextmanager
-def adoptable(given: str) -> Iterator[EnvironmentServer]:
-    """Yield the server that a URL, a Space or a folder names; a folder is served while the block runs. Raises Stop."""
+def adoptable(given: str) -> Iterator[tuple[EnvironmentServer, str]]:
+    """Yield the server that a URL, a Space or a folder names, and the command that serves a folder while the block
+    runs. Raises Stop."""
     folder = Path(given).expanduser()
     if folder.is_dir():
-        server = EnvironmentServer(command=command_of(folder), patience=60.0)
-        with environment_server(ANY, server, SESSIONS, lambda text: None) as urls:
-            yield server.at(*urls)
+        with ExitStack() as stack:
+            urls, command = _started(stack, commands_of(folder))
+            yield EnvironmentServer(url=urls[0]), command
         return
     if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
         host = re.sub(r"[^a-z0-9]+", "-", given.lower())
         given = f"https://{host}.hf.space"
-    yield server_at(given)
+    yield server_at(given), ""
 
 
-def command_of(folder: Path) -> str:
-    """Return the command that serves an OpenEnv package, from its manifest. Raises Stop."""
+def _started(stack: ExitStack, commands: Sequence[str]) -> tuple[list[str], str]:
+    """The URLs of the first command that serves, and that command. Raises Stop where none does."""
+    failed: dict[str, Stop] = {}
+    for command in commands:
+        try:
+            return stack.enter_context(_served(command)), command
+        except Stop as stop:  # its imports may need another folder
+            failed.setdefault(str(stop).partition("\n")[0], stop)
+    first, *others = failed.values()
+    if others:
+        raise Stop(" ".join(failed), "Serve it yourself, and name its URL.") from first
+    raise first
+
+
+def _served(command: str) -> AbstractContextManager[list[str]]:
+    return environment_server(ANY, EnvironmentServer(command=command, patience=60.0), SESSIONS, lambda text: None)
+
+
+def commands_of(folder: Path) -> list[str]:
+    """Return the commands that may serve an OpenEnv package, from its manifest: its modules are imported from the
+    package, from the folder itself, or from its `src`. Raises Stop."""
     manifest = folder / "openenv.yaml"
     try:
         app = (yaml.safe_load(manifest.read_text()) or {}).get("app") or "server.app:app"
@@ -85,21 +105,28 @@ def command_of(folder: Path) -> str:
             f"{folder} is no OpenEnv package: {manifest.name} cannot be read ({error}).",
             "Name the folder that has openenv.yaml, or the URL of a server that runs.",
         ) from None
-    where, package = folder.resolve(), folder.resolve().name
-    if (where / "__init__.py").exists():  # its server may import the package's own modules from above
-        where, app = where.parent, f"{package}.{app}"
-    return f"uvicorn --app-dir {where} {app} --host 127.0.0.1 --port {{port}}"
+    where = folder.resolve()
+    from_above = f"{where.name}.{app.removeprefix(f'{where.name}.')}"
+    above = [(where.parent, from_above)] if (where / "__init__.py").exists() else []
+    places = [*above, (where, app), *([(where / "src", app)] if (where / "src").is_dir() else [])]
+    return [f"uvicorn --app-dir {place} {named} --host 127.0.0.1 --port {{port}}" for place, named in places]
 
 
 def adopt(
-    server: EnvironmentServer, source: str, teacher: str, base_url: str = "", given: dict[str, Any] | None = None
+    server: EnvironmentServer,
+    source: str,
+    teacher: str,
+    base_url: str = "",
+    given: dict[str, Any] | None = None,
+    command: str = "",
 ) -> str:
     """Return a recipe for the server. Raises Stop with the reason where it cannot be trained on.
 
     Args:
-        source: What the user named: a folder's server is started by its command.
+        source: What the user named.
         teacher: The teacher's model, and the address of its endpoint.
         given: Settings of the environment that the user knows, such as its tasks.
+        command: What serves a folder.
     """
     given = given or {}
     answered = answers(server)
@@ -108,7 +135,7 @@ def adopt(
     server = server.model_copy(update={"patience": min(server.patience, PATIENCE), "sessions": SESSIONS})
     lines = None if given else _by_own_environment(server, teacher, base_url)
     if lines is None:
-        lines = _by_adapter(server, source, teacher, base_url, given)
+        lines = _by_adapter(server, source, teacher, base_url, given, command)
     return "\n".join(lines) + "\n"
 
 
@@ -146,7 +173,7 @@ def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
 
 
 def _by_adapter(
-    server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any]
+    server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any], command: str
 ) -> list[str]:
     tasks, unknown = ([], "") if "tasks" in given else tasks_by_name(server, given)
     asked = given | ({"tasks": tasks} if tasks else {})
@@ -187,7 +214,7 @@ def _by_adapter(
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
     found |= last_text_call(spec.make().schemas, played)
     about = f"Written by `apprentice env adopt {source}`. {earned(played)}{_left_out(spec, first[0])}"
-    place = _place(server, source, report.granted)
+    place = _place(server, command, report.granted)
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
 
 
@@ -276,12 +303,12 @@ def _ended(player: Player, failed: int, named: str, refused: Refused) -> dict[st
     return {"tasks": Finding(tasks, f"seed {failed} and those after it fail ({one_line(str(refused), 80)})")}
 
 
-def _place(server: EnvironmentServer, source: str, granted: int) -> Finding:
+def _place(server: EnvironmentServer, command: str, granted: int) -> Finding:
     """The recipe's section `server`."""
-    folder, why = Path(source).expanduser(), f"it grants {granted} of {SESSIONS}"
-    if folder.is_dir():
+    why = f"it grants {granted} of {SESSIONS}"
+    if command:
         copies = ", copies: 4" if granted == 1 else ""
-        return Finding(f"{{command: {quoted(command_of(folder))}{copies}, sessions: {max(granted, 2)}}}", why)
+        return Finding(f"{{command: {quoted(command)}{copies}, sessions: {max(granted, 2)}}}", why)
     why += "" if granted > 1 else "; max_concurrent_envs of create_app raises that, server.urls names copies"
     return Finding(f"{{url: {quoted(server.url)}, sessions: {max(granted, 2)}}}", why)
 

@@ -123,8 +123,8 @@ def adopt(
 
         if to is not None and to.exists():
             raise Stop(f"{to} exists.", "Choose another name with --to.")
-        with adoptable(place) as server, Console(stderr=True).status("looking at it"):
-            found = look(server, place, teacher, base_url, settings_given(set_))
+        with adoptable(place) as (server, command), Console(stderr=True).status("looking at it"):
+            found = look(server, place, teacher, base_url, settings_given(set_), command)
         if to is None:
             print(found, end="")
         else:

@@ -75,9 +75,8 @@ def training_lines(spec: EnvironmentSpec, turns: int, teacher: str, base_url: st
 
 
 def quoted(value: Any) -> str:
-    """Return a value as YAML within a line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
-    return text.strip().removesuffix("\n...")
+    """Return a value as YAML within a line, also one of braces."""
+    return yaml.safe_dump([value], default_flow_style=True, width=10_000, allow_unicode=True).strip()[1:-1]
 
 
 def _as_name(called: str) -> str:
