@@ -67,7 +67,7 @@ def adoptable(given: str) -> Iterator[tuple[EnvironmentServer, str]]:
     folder = Path(given).expanduser()
     if folder.is_dir():
         with ExitStack() as stack:
-            urls, command = _started(stack, commands_of(folder))
+            urls, command = _started(stack, folder)
             yield EnvironmentServer(url=urls[0]), command
         return
     if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
@@ -76,18 +76,17 @@ def adoptable(given: str) -> Iterator[tuple[EnvironmentServer, str]]:
     yield server_at(given), ""
 
 
-def _started(stack: ExitStack, commands: Sequence[str]) -> tuple[list[str], str]:
+def _started(stack: ExitStack, folder: Path) -> tuple[list[str], str]:
     """The URLs of the first command that serves, and that command. Raises Stop where none does."""
-    failed: dict[str, Stop] = {}
-    for command in commands:
+    failed: list[str] = []
+    for command in commands_of(folder):
         try:
             return stack.enter_context(_served(command)), command
         except Stop as stop:  # its imports may need another folder
-            failed.setdefault(str(stop).partition("\n")[0], stop)
-    first, *others = failed.values()
-    if others:
-        raise Stop(" ".join(failed), "Serve it yourself, and name its URL.") from first
-    raise first
+            failed += {str(stop).partition("\n")[0]} - {*failed}
+    raise Stop(
+        " ".join(failed), f"Install what it needs: pip install {folder}. Or serve it yourself, and name its URL."
+    )
 
 
 def _served(command: str) -> AbstractContextManager[list[str]]:
