@@ -140,10 +140,10 @@ class EpisodeSession:
         episode.reward, episode.done, episode.failure, episode.correct = 0.0, False, None, None
         return self.guarded(lambda session: session.reset(seed=seed, **question))
 
-    def skip(self, resets: int) -> None:
-        """Send so many resets on its connection before those that begin the next episodes."""
+    def begin(self, anew: bool, skipped: int) -> None:
+        """Say how the next episodes begin: each on a connection of its own, and after how many resets of it."""
         if self._session is not None:
-            self._session.skipped = resets
+            self._session.starts_anew, self._session.skipped = anew, skipped
 
     def step(self, action: dict[str, Any]) -> Reply:
         """Send one action of the running episode.

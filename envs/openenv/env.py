@@ -75,6 +75,8 @@ class Settings(DiscoveredSettings):
             raise ValueError("rotation and tasks or one_task exclude each other: the resets of a session are the tasks")
         if self.seeded_tasks and not self.tasks:
             raise ValueError("seeded_tasks needs tasks: without them each seed is a question anyway")
+        if self.seeded_tasks and any("seed" in each for each in (self.reset, *self.tasks)):
+            raise ValueError("seeded_tasks sends a seed of its own: leave it out of tasks and reset")
         if len(self.tasks) > MOST_TASKS:
             raise ValueError(f"tasks has {len(self.tasks):,} rows; at most {MOST_TASKS:,} are part of a key")
         return self
@@ -90,8 +92,6 @@ class Environment(DiscoveredEnvironment):
     def __init__(self, settings: Settings, session: Session | None = None):
         super().__init__(settings, session)
         self._crashed_on: set[str] = set()
-        if session is not None:
-            session.starts_anew = settings.new_sessions or settings.rotation > 0
 
     @classmethod
     def questions_under(cls, settings: dict[str, Any]) -> int | None:
@@ -122,8 +122,8 @@ class Environment(DiscoveredEnvironment):
         return sum(rewards) if self.settings.reward == "sum" else rewards[-1]
 
     def _begin(self, seed: int) -> Reply:
-        if self.settings.rotation:
-            self.session.skip(seed % self.settings.rotation)
+        own = self.settings
+        self.session.begin(own.new_sessions or own.rotation > 0, seed % own.rotation if own.rotation else 0)
         return super()._begin(seed)
 
     def _asked(self, seed: int) -> dict[str, Any]:

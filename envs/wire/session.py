@@ -67,15 +67,17 @@ class WireEpisode:
     """What puts an episode back: its reset, its actions so far, and what the server replied.
 
     Args:
+        starts_anew: Whether it begins on a connection of its own.
         skipped: Resets of the connection before the one that begins the episode.
 
     Attributes:
         ended_on: The action on which the server ended the session, if it did so on the last one.
     """
 
-    def __init__(self, question: dict[str, Any], skipped: int = 0):
+    def __init__(self, question: dict[str, Any], starts_anew: bool = False, skipped: int = 0):
         self.ended_on: dict[str, Any] | None = None
         self.question = question
+        self.starts_anew = starts_anew
         self.skipped = skipped
         self.actions: list[dict[str, Any]] = []
         self.replies: list[Reply | None] = []
@@ -89,10 +91,10 @@ class Session:
         lease: Entered when the session opens and left when it closes: a slot of a limit shared between runs.
 
     Attributes:
-        starts_anew: Whether every episode begins on a connection of its own, for servers whose second reset in a
-            session is another one than the first.
-        skipped: Resets before the one that begins the next episode, for servers whose resets of a session go through
-            their tasks in turn; with `starts_anew`.
+        starts_anew: Whether the next episodes begin on a connection of their own each, for servers whose second reset
+            in a session is another one than the first.
+        skipped: Resets before the one that begins each, for servers whose resets of a session go through their tasks in
+            turn; with `starts_anew`.
         is_shared: Whether other sessions take turns in this one.
         turned_away: Whether the session lost its slot on the server during an episode and waits for another.
     """
@@ -133,7 +135,7 @@ class Session:
 
     def reset(self, **question: Any) -> Reply:
         """Start the episode that `question` identifies. Raises Refused, BadReply, SessionLost."""
-        self._episode = WireEpisode(question, self.skipped)
+        self._episode = WireEpisode(question, self.starts_anew, self.skipped)
         reply = wait_for(self._exchange("reset", question))
         self._keep(reply)
         return reply
@@ -249,7 +251,7 @@ class Session:
         return result
 
     async def _send(self, episode: WireEpisode, kind: str, payload: dict[str, Any]) -> Reply:
-        if kind == "reset" and self.starts_anew and self._on_server is not None:
+        if kind == "reset" and episode.starts_anew and self._on_server is not None:
             self._throw_away()
         client = await (self._connected() if kind == "reset" else self._in_episode(episode))
         self._on_server = episode
@@ -277,7 +279,7 @@ class Session:
     async def _in_episode(self, episode: WireEpisode) -> "WireClient":
         """Return the connected client; on a new connection, or after another episode's turn, the episode so far was
         replayed."""
-        if self.starts_anew and self._on_server not in (None, episode):
+        if episode.starts_anew and self._on_server not in (None, episode):
             self._throw_away()
         is_new = self._client is None
         client = await self._connected()

@@ -5,6 +5,7 @@ cannot be trained on.
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
 from apprentice.flows.audit.isolation import grading
-from apprentice.flows.audit.play.first_resets import BUGS, MENDED, Start, first_resets
+from apprentice.flows.audit.play.first_resets import BUGS, MENDED, QUESTION, Start, first_resets
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.listed_tasks import are_seeded, tasks_by_level, tasks_by_name
 from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
@@ -52,8 +53,6 @@ RESETS = 24
 """Resets of a session that are compared, where they differ: half of them may be tasks that it goes through in turn."""
 ASKED, FEW = 200, 100
 """Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
-QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
-"""Names of what is more likely a question than another text."""
 PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
 QUICK = 0.3
@@ -85,7 +84,8 @@ def _started(stack: ExitStack, folder: Path) -> tuple[list[str], str]:
         except Stop as stop:  # its imports may need another folder
             failed += {str(stop).partition("\n")[0]} - {*failed}
     raise Stop(
-        " ".join(failed), f"Install what it needs: pip install {folder}. Or serve it yourself, and name its URL."
+        " ".join(failed),
+        f"Install what it needs: pip install {shlex.quote(str(folder))}. Or serve it yourself, and name its URL.",
     )
 
 
@@ -104,11 +104,16 @@ def commands_of(folder: Path) -> list[str]:
             f"{folder} is no OpenEnv package: {manifest.name} cannot be read ({error}).",
             "Name the folder that has openenv.yaml, or the URL of a server that runs.",
         ) from None
+    if not isinstance(app, str):
+        raise Stop(f"{manifest} does not say what to serve (app: {app}).", "Write app: server.app:app, or what it is.")
     where = folder.resolve()
-    from_above = f"{where.name}.{app.removeprefix(f'{where.name}.')}"
-    above = [(where.parent, from_above)] if (where / "__init__.py").exists() else []
+    from_above = [f"{where.name}.{app}"] + [app] * app.startswith(f"{where.name}.")
+    above = [(where.parent, each) for each in from_above] if (where / "__init__.py").exists() else []
     places = [*above, (where, app), *([(where / "src", app)] if (where / "src").is_dir() else [])]
-    return [f"uvicorn --app-dir {place} {named} --host 127.0.0.1 --port {{port}}" for place, named in places]
+    quote = shlex.quote
+    return [
+        f"uvicorn --app-dir {quote(f'{at}')} {quote(named)} --host 127.0.0.1 --port {{port}}" for at, named in places
+    ]
 
 
 def adopt(
@@ -174,26 +179,26 @@ def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
 def _by_adapter(
     server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any], command: str
 ) -> list[str]:
-    tasks, unknown = ([], "") if "tasks" in given else tasks_by_name(server, given)
-    asked = given | ({"tasks": tasks} if tasks else {})
+    said = given.keys() & {"tasks", "one_task", "rotation"}
+    tasks, unknown = ([], "") if said else tasks_by_name(server, given)
+    asked, why = given | ({"tasks": tasks} if tasks else {}), "the server lists these"
     first = first_resets(server, asked)
     found = {name: Finding(value, "as you said") for name, value in given.items()}
-    why = f"the server lists {len(tasks)} tasks"
-    is_one_start = not (tasks or given) and not any(difference(first[0].whole, each.whole) for each in first)
+    is_one_start = not (tasks or said) and not any(difference(first[0].whole, each.whole) for each in first)
     if is_one_start and (tasks := tasks_by_level(server, given)):
-        asked, why = {"tasks": tasks}, "each of these levels begins otherwise"
+        asked, why = given | {"tasks": tasks}, "these levels begin differently"
         first = first_resets(server, asked)
     if tasks:
         found = {"tasks": Finding(tasks, why)} | found
-    elif "tasks" not in given:
+    elif not said & {"tasks", "rotation"}:
         found = _starts(server, first, given, unknown) | found
-    if asked.get("tasks") and are_seeded(server, asked):
+    if asked.get("tasks") and "seeded_tasks" not in given and are_seeded(server, asked):
         found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
     found = ({} if "question" in given else _question(server, first, asked)) | found
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
     if spec.questions == 1 and "one_task" not in given and (hidden_by := _by_seed(server, spec)):
         found = hidden_by | {name: each for name, each in found.items() if name != "one_task"}
-        spec = _without_one_task(spec, tasks=rows_of(hidden_by["tasks"].value))
+        spec = _without(spec, "one_task", tasks=rows_of(hidden_by["tasks"].value))
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
     report = audit(subject, quick=True)
     if report.wrong is not None:
@@ -204,7 +209,9 @@ def _by_adapter(
             "Its author has to give create_app the class, or a function that makes an environment, in place of one "
             "that returns the same each time.",
         )
-    found = _few_starts(server, spec) | found
+    if "tasks" in (few := {} if "seeded_tasks" in given else _few_starts(server, spec)):
+        found = few | {name: each for name, each in found.items() if name not in ("tasks", "seeded_tasks")}
+        spec = _without(spec, "seeded_tasks")
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
     played = random_episodes(server, spec)
     if not any(each.taken for each in played) and BUGS.search(said := one_line(played[-1].last, 160)):
@@ -251,7 +258,7 @@ def _by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Find
     """Seeds as tasks, where every seed has the same start and the same calls lead elsewhere under another seed."""
     session = Recorded(server)
     try:
-        if not lead_elsewhere(_without_one_task(spec).make(session), range(1, 5)):
+        if not lead_elsewhere(_without(spec, "one_task").make(session), range(1, 5)):
             return {}
     except (Refused, BadReply, SessionLost):
         return {}
@@ -261,8 +268,8 @@ def _by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Find
     return {"tasks": Finding(FEW, why)}
 
 
-def _without_one_task(spec: EnvironmentSpec, **others: Any) -> EnvironmentSpec:
-    return spec.with_settings({name: value for name, value in spec.settings.items() if name != "one_task"} | others)
+def _without(spec: EnvironmentSpec, setting: str, **others: Any) -> EnvironmentSpec:
+    return spec.with_settings({name: value for name, value in spec.settings.items() if name != setting} | others)
 
 
 def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
@@ -276,18 +283,24 @@ def _few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, F
             found.setdefault(same_text(player.ask(asked)), asked)
             asked += 1
     except Refused as refused:
-        return _ended(player, asked, spec.settings.get("seed_as") or "seed", refused)
+        return _ended(player, asked, spec, refused)
     except (BadReply, SessionLost):
         return {}
     finally:
         session.close()
     if asked < 2 * len(found) or len(found) > FEW:
         return {}
-    rows = [{spec.settings.get("seed_as") or "seed": seed} for seed in found.values()]
+    rows = [_row(spec, seed) for seed in found.values()]
     return {"tasks": Finding(rows, f"{asked} seeds gave {len(found)} different starts: each is a task")}
 
 
-def _ended(player: Player, failed: int, named: str, refused: Refused) -> dict[str, Finding]:
+def _row(spec: EnvironmentSpec, seed: int) -> dict[str, Any]:
+    """What a reset is sent under a seed, as a task."""
+    tasks = spec.settings.get("tasks") or [{}]
+    return tasks[seed % len(tasks)] | {spec.settings.get("seed_as") or "seed": seed}
+
+
+def _ended(player: Player, failed: int, spec: EnvironmentSpec, refused: Refused) -> dict[str, Finding]:
     """The seeds before the first one that fails, as tasks. Raises Stop where later ones do not fail."""
     for seed in range(failed + 1, failed + 1 + SEEDS):
         try:
@@ -298,7 +311,8 @@ def _ended(player: Player, failed: int, named: str, refused: Refused) -> dict[st
             f"It cannot be trained on: its reset fails under seed {failed}, and not under seed {seed} ({refused}).",
             "Its author has to mend it. Else name rows that it takes: --set tasks='[{seed: 0}, …]'.",
         )
-    tasks = failed if named == "seed" else [{named: seed} for seed in range(failed)]
+    rows = [_row(spec, seed) for seed in range(failed)]
+    tasks = failed if rows == rows_of(failed) else rows
     return {"tasks": Finding(tasks, f"seed {failed} and those after it fail ({one_line(str(refused), 80)})")}
 
 
@@ -367,7 +381,7 @@ def _starts(server: EnvironmentServer, first: list[Start], given: dict[str, Any]
                 f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
                 IGNORES_SEEDS,
             )
-        if not difference(one, other) and (rotation := _rotation(server, given)):
+        if not ("one_task" in given or difference(one, other)) and (rotation := _rotation(server, given)):
             return {"rotation": Finding(rotation, f"the resets of a session go through {rotation} starts in turn")}
         new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
         return _same_start(one, other, unknown) | new
@@ -376,7 +390,14 @@ def _starts(server: EnvironmentServer, first: list[Start], given: dict[str, Any]
 
 def _rotation(server: EnvironmentServer, given: dict[str, Any]) -> int:
     """After how many resets a session begins as at first, and goes on so; 0 if it does not."""
-    once, again = ([each.whole for each in first_resets(server, given, seeds=(1,) * RESETS)] for _ in range(2))
+    began = monotonic()
+    try:
+        first_resets(server, given, seeds=(1,))
+        if 2 * RESETS * (monotonic() - began) > SECONDS:
+            return 0
+        once, again = ([each.whole for each in first_resets(server, given, seeds=(1,) * RESETS)] for _ in range(2))
+    except Stop:  # they end
+        return 0
     if any(map(difference, once, again)):
         return 0
     turns = range(2, RESETS // 2 + 1)

@@ -168,6 +168,7 @@ def test_where_sessions_take_turns_the_nth_reset_is_replayed(servers: Servers):
         for guest in guests:
             guest.join(host)
         episodes = [Episode(spec.make(guest), seed) for seed, guest in enumerate(guests)]
+        assert [int(each.question.split()[1]) for each in episodes] == [12, 345, 6789]
         for episode, label in zip(episodes, ("even", "odd", "odd"), strict=True):
             episode.step(called("act", label=label))
         assert [each.reward for each in episodes] == [1.0, 1.0, 1.0]
@@ -176,9 +177,31 @@ def test_where_sessions_take_turns_the_nth_reset_is_replayed(servers: Servers):
             each.close()
 
 
-def test_seeds_within_tasks_need_tasks():
-    with pytest.raises(ValidationError, match="seeded_tasks needs tasks"):
-        EnvironmentSpec.model_validate({"seeded_tasks": True})
+def test_players_of_one_session_begin_their_episodes_each_in_its_own_way(servers: Servers):
+    specs = [
+        completed(EnvironmentSpec(settings=each), servers("in turn")) for each in ({"rotation": 3}, {"one_task": True})
+    ]
+    session = Session(servers("in turn"))
+    try:
+        in_turn, one = (each.make(session) for each in specs)
+        asked = [in_turn.ask(2), one.ask(0), in_turn.ask(1)]
+        assert [int(each.split()[1]) for each in asked] == [6789, 12, 345]
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"seeded_tasks": True}, "seeded_tasks needs tasks"),
+        ({"seeded_tasks": True, "tasks": 100}, "seeded_tasks sends a seed of its own"),
+        ({"seeded_tasks": True, "tasks": TASKS, "reset": {"seed": 5}}, "seeded_tasks sends a seed of its own"),
+        ({"rotation": 3, "one_task": True}, "rotation and tasks or one_task exclude each other"),
+    ],
+)
+def test_settings_that_cannot_count_are_refused(settings: dict[str, Any], words: str):
+    with pytest.raises(ValidationError, match=words):
+        EnvironmentSpec.model_validate(settings)
 
 
 def test_tasks_may_stand_in_a_file_and_are_part_of_the_recipe_from_then_on(tmp_path: Path):

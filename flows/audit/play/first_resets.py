@@ -16,10 +16,12 @@ from apprentice.flows.audit.play.subject import Recorded
 from apprentice.tasks.reporting.errors import Stop
 
 BUGS = re.compile(
-    r"'(?!(?:NoneType|str|int|float|bool|list|dict|tuple|set)')\w+' object has no attribute|name '\w+' is not defined|"
-    "No module named|cannot import name"
+    r"'(?!(?:NoneType|str|int|float|bool|list|dict|tuple|set)')\w+' object has no attribute '[A-Za-z_]\w*'|"
+    r"name '\w+' is not defined"
 )
 """Errors of a server's own code, whatever it is sent."""
+QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
+"""Names of what is more likely a question than another text."""
 MENDED = "Its author has to mend it: the server's log says where."
 
 

@@ -5,7 +5,7 @@ Out: ASGI applications.
 
 import random
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI, WebSocket
 from openenv.core.env_server.http_server import create_app
@@ -173,10 +173,50 @@ class Unbegun(Odd):
 
 
 class Levels(Odd):
-    """Its numbers are the larger, the harder it is."""
+    """Its numbers are the larger, the harder it is; gentle is another name of easy."""
+
+    numbers: ClassVar[dict[str, int]] = {"easy": 4, "medium": 57, "hard": 9_341, "gentle": 4}
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, difficulty: str = "easy", **_: Any) -> Any:
-        self.n = {"easy": 4, "medium": 57, "hard": 9_341, "gentle": 4}[difficulty]
+        self.n = self.numbers[difficulty]
+        return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
+
+
+class OtherLevels(Levels):
+    """Has an expert level in place of a hard one."""
+
+    numbers: ClassVar[dict[str, int]] = {"easy": 4, "medium": 57, "expert": 9_341}
+
+
+class Repeating(Odd):
+    """Repeats a level's name, and has one task."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, difficulty: str = "easy", **_: Any) -> Any:
+        self.n = 4
+        return Text(text=f"Level {difficulty.upper()}. Is 4 odd or even?", reward=0.0, done=False)
+
+
+class FewOfALevel(Odd):
+    """Four numbers a level."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, difficulty: str = "easy", **_: Any) -> Any:
+        self.n = {"easy": 1, "medium": 100, "hard": 10_000}[difficulty] + random.Random(seed).randint(0, 3)
+        return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
+
+
+class Dispatching(Odd):
+    """Calls its own method of the label's name."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        return Text(text="graded", reward=getattr(self, action.label)(), done=True)
+
+
+class Ending(Odd):
+    """Its resets go through a list once."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        self.turns += 1
+        self.n = [12, 345, 6789, 4, 5][self.turns - 1]
         return Text(text=f"Is {self.n} odd or even?", reward=0.0, done=False)
 
 

@@ -29,6 +29,7 @@ def with_tasks(start: Any) -> Any:
 
 
 LEVELS = ("easy", "medium", "hard")
+ALIASED = {"tasks": [{"difficulty": each} for each in ("gentle", "medium", "hard")]}
 BY_LEVEL = {"tasks": [{"difficulty": each} for each in LEVELS]}
 APPS: dict[str, Callable[[], Any]] = {
     "lists tasks": lambda: with_tasks("by name"),
@@ -69,6 +70,14 @@ APPS: dict[str, Callable[[], Any]] = {
     "lists levels by other names": lambda: oddities.listing(
         {"tasks": [{"task_id": each, "name": f"The {each} one"} for each in (*LEVELS, "gentle", "gone")]}
     ),
+    "lists an alias first": lambda: oddities.listing({"tasks": ["gone", "gentle", "easy", "medium", "hard"]}),
+    "lists odd rows": lambda: oddities.listing({"tasks": [None, "easy", 3.5, "medium", "hard", "x" * 99]}),
+    "lists a number": lambda: oddities.listing({"tasks": 3}),
+    "other levels": lambda: oddities.served(oddities.OtherLevels),
+    "repeating": lambda: oddities.served(oddities.Repeating),
+    "few of a level": lambda: oddities.listing(list(LEVELS), oddities.FewOfALevel),
+    "dispatching": lambda: oddities.served(oddities.Dispatching),
+    "ending": lambda: oddities.served(oddities.Ending),
     "in turn": lambda: oddities.served(oddities.InTurn),
     "levels": lambda: oddities.served(oddities.Levels),
     "lists seeded levels": lambda: oddities.listing({"tasks": list(LEVELS)}, oddities.SeededLevels),
@@ -99,6 +108,18 @@ def written() -> Iterator[Callable[[str], tuple[str, dict[str, Any]]]]:
         ("lists levels by other names", BY_LEVEL, 16),
         pytest.param("lists levels", BY_LEVEL, 16, marks=LONG),
         pytest.param("levels", BY_LEVEL, 16, marks=LONG),
+        pytest.param(
+            "lists an alias first",
+            {"tasks": [{"difficulty": each} for each in ("gentle", "medium", "hard")]},
+            16,
+            marks=LONG,
+        ),
+        pytest.param("lists odd rows", BY_LEVEL, 16, marks=LONG),
+        pytest.param("lists a number", BY_LEVEL, 16, marks=LONG),
+        pytest.param("other levels", {"tasks": [{"difficulty": "easy"}, {"difficulty": "medium"}]}, 16, marks=LONG),
+        pytest.param("repeating", {"one_task": True}, 16, marks=LONG),
+        pytest.param("dispatching", {}, 16, marks=LONG),
+        pytest.param("ending", {"new_sessions": True, "one_task": True}, 16, marks=LONG),
         pytest.param("in turn", {"rotation": 3}, 16, marks=LONG),
         pytest.param("lists seeded levels", BY_LEVEL | {"seeded_tasks": True}, 16, marks=LONG),
         pytest.param("lists levels by name", BY_LEVEL, 16, marks=LONG),
@@ -127,6 +148,34 @@ def test_a_recipe_of_twenty_lines_at_most_has_what_was_found(
     assert environment.items() <= recipe["environment"].items()
     assert recipe["server"]["sessions"] == sessions
     assert Recipe.model_validate(recipe).environment.name == environment.get("name", "openenv")
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("server", "given", "environment"),
+    [
+        ("in turn", {"one_task": True}, {"one_task": True, "new_sessions": True}),
+        ("in turn", {"rotation": 2}, {"rotation": 2}),
+        ("levels", {"max_turns": 2}, BY_LEVEL | {"max_turns": 2}),
+        ("levels", {"reset": {"difficulty": "hard"}}, {"one_task": True}),
+    ],
+)
+def test_what_is_found_agrees_with_what_was_said(
+    written: Any, server: str, given: dict[str, Any], environment: dict[str, Any]
+):
+    _, recipe = written(server, **given)
+    assert environment.items() <= recipe["environment"].items()
+    assert Recipe.model_validate(recipe)
+
+
+@LONG
+def test_few_starts_of_each_task_are_tasks_of_their_own(written: Any):
+    _, recipe = written("few of a level")
+    tasks = recipe["environment"]["tasks"]
+    assert len(tasks) == 12
+    assert all(task.keys() == {"difficulty", "seed"} for task in tasks)
+    assert "seeded_tasks" not in recipe["environment"]
+    assert Recipe.model_validate(recipe).environment.questions == 12
 
 
 def test_behind_each_line_stands_why_it_is_there(written: Any):
@@ -238,7 +287,10 @@ def test_a_folder_is_served_by_what_its_manifest_says(tmp_path: Path):
     assert above == f"uvicorn --app-dir {tmp_path} my_env.server.app:app --host 127.0.0.1 --port {{port}}"
     assert others == [here, here.replace(str(package), f"{package}/src")]
     (package / "openenv.yaml").write_text("app: my_env.server.app:app\n")
-    assert commands_of(package)[0] == above
+    assert above in commands_of(package)
+    (package / "openenv.yaml").write_text("app: 5\n")
+    with pytest.raises(Stop, match="does not say what to serve"):
+        commands_of(package)
 
 
 @LONG
@@ -246,7 +298,7 @@ def test_a_folder_is_served_by_what_its_manifest_says(tmp_path: Path):
     "imports", ["from models import app", "from ..models import app", "from theirs.models import app"]
 )
 def test_a_folder_is_served_wherever_its_modules_are_imported_from(tmp_path: Path, imports: str):
-    package = tmp_path / "theirs"
+    package = tmp_path / "some where" / "theirs"
     (package / "server").mkdir(parents=True)
     for place, text in {
         "openenv.yaml": "app: server.app:app",
