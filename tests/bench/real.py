@@ -87,6 +87,7 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     data["sft"] |= {
         "args": {"max_steps": STEPS["sft"]},
         "held_out": 0.0,
+        "stop_without_gain": None,
         "share_prompts": False,
         "checkpoint_steps": 1000,
     }
