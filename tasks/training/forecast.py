@@ -5,7 +5,7 @@ In: the settings, the model's configuration, its tokenizer, questions. Out: seco
 What the stages compute again and again is computed here by their own code, with the first layer of a model of this
 shape and with its first five; each other layer takes a quarter of the difference. It is measured once on a machine.
 Assumed, until there are rows to learn from: one turn an episode, as long as the scripted policy's or as an example.
-Assumed always: in each batch one turn is a third longer; half of the groups of a GRPO step are equal, and others are
+Assumed always: in each batch one turn is a third longer; 60% of the groups of a GRPO step are equal, and others are
 asked in their place if `grpo.oversample` says so; half of a group's completions are alike, and the others differ in
 their last third, as calls do.
 """
