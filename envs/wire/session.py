@@ -256,9 +256,7 @@ class Session:
         client = await (self._connected() if kind == "reset" else self._in_episode(episode))
         self._on_server = episode
         try:
-            for _ in range(episode.skipped if kind == "reset" else 0):
-                await client.ask(kind, payload)
-            return await client.ask(kind, payload)
+            return await (_begun(client, episode) if kind == "reset" else client.ask(kind, payload))
         except ServerError as error:
             found = meaning(error, kind)
             if kind != "step" or error.code != ENDED:
@@ -305,8 +303,7 @@ class Session:
     async def _rebuild(self, client: "WireClient", episode: WireEpisode) -> None:
         """Replay the episode so far. Raises BadReply if another one's turn came between, and a reply is another one."""
         try:
-            begun = [await client.ask("reset", episode.question) for _ in range(episode.skipped + 1)]
-            replies = begun[-1:]
+            replies = [await _begun(client, episode)]
             replies += [await client.ask("step", action) for action in episode.actions]
         except (BadReply, ServerError) as error:  # the server accepted all of this before
             raise ConnectionError(f"the episode could not be replayed on a new session: {error}") from error
@@ -325,6 +322,13 @@ class Session:
             self._client = None
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
+
+
+async def _begun(client: "WireClient", episode: WireEpisode) -> Reply:
+    """Send an episode's reset, after those that it skips."""
+    for _ in range(episode.skipped):
+        await client.ask("reset", episode.question)
+    return await client.ask("reset", episode.question)
 
 
 def breaker_of(server: EnvironmentServer, say: Callable[[str], None] = lambda text: None) -> Breaker:

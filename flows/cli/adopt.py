@@ -5,14 +5,11 @@ cannot be trained on.
 """
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
-
-import yaml
 
 from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.discovered import NoTools
@@ -38,7 +35,8 @@ from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
 from apprentice.flows.audit.seeds import IGNORES_SEEDS, lead_elsewhere
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
-from apprentice.flows.runtime.servers import completed, environment_server
+from apprentice.flows.runtime.package_server import package_server
+from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
@@ -65,55 +63,13 @@ def adoptable(given: str) -> Iterator[tuple[EnvironmentServer, str]]:
     runs. Raises Stop."""
     folder = Path(given).expanduser()
     if folder.is_dir():
-        with ExitStack() as stack:
-            urls, command = _started(stack, folder)
-            yield EnvironmentServer(url=urls[0]), command
+        with package_server(folder, SESSIONS) as (url, command):
+            yield EnvironmentServer(url=url), command
         return
     if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
         host = re.sub(r"[^a-z0-9]+", "-", given.lower())
         given = f"https://{host}.hf.space"
     yield server_at(given), ""
-
-
-def _started(stack: ExitStack, folder: Path) -> tuple[list[str], str]:
-    """The URLs of the first command that serves, and that command. Raises Stop where none does."""
-    failed: list[str] = []
-    for command in commands_of(folder):
-        try:
-            return stack.enter_context(_served(command)), command
-        except Stop as stop:  # its imports may need another folder
-            failed += {str(stop).partition("\n")[0]} - {*failed}
-    raise Stop(
-        " ".join(failed),
-        f"Install what it needs: pip install {shlex.quote(str(folder))}. Or serve it yourself, and name its URL.",
-    )
-
-
-def _served(command: str) -> AbstractContextManager[list[str]]:
-    return environment_server(ANY, EnvironmentServer(command=command, patience=60.0), SESSIONS, lambda text: None)
-
-
-def commands_of(folder: Path) -> list[str]:
-    """Return the commands that may serve an OpenEnv package, from its manifest: its modules are imported from the
-    package, from the folder itself, or from its `src`. Raises Stop."""
-    manifest = folder / "openenv.yaml"
-    try:
-        app = (yaml.safe_load(manifest.read_text()) or {}).get("app") or "server.app:app"
-    except (OSError, yaml.YAMLError, AttributeError) as error:
-        raise Stop(
-            f"{folder} is no OpenEnv package: {manifest.name} cannot be read ({error}).",
-            "Name the folder that has openenv.yaml, or the URL of a server that runs.",
-        ) from None
-    if not isinstance(app, str):
-        raise Stop(f"{manifest} does not say what to serve (app: {app}).", "Write app: server.app:app, or what it is.")
-    where = folder.resolve()
-    from_above = [f"{where.name}.{app}"] + [app] * app.startswith(f"{where.name}.")
-    above = [(where.parent, each) for each in from_above] if (where / "__init__.py").exists() else []
-    places = [*above, (where, app), *([(where / "src", app)] if (where / "src").is_dir() else [])]
-    quote = shlex.quote
-    return [
-        f"uvicorn --app-dir {quote(f'{at}')} {quote(named)} --host 127.0.0.1 --port {{port}}" for at, named in places
-    ]
 
 
 def adopt(
