@@ -31,7 +31,7 @@ from apprentice.flows.audit.play.first_resets import BUGS, MENDED, QUESTION, Sta
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.listed_tasks import are_seeded, tasks_by_level, tasks_by_name
 from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
-from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
+from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, play, take
 from apprentice.flows.audit.seeds import IGNORES_SEEDS, lead_elsewhere
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
@@ -152,6 +152,9 @@ def _by_adapter(
         found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
     found = ({} if "question" in given else _question(server, first, asked)) | found
     spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
+    if not spec.settings.keys() & {"new_sessions", "rotation"} and (counted := _after_a_step(server, spec)):
+        found |= counted
+        spec = spec.with_settings(spec.settings | {"new_sessions": True})
     if spec.questions == 1 and "one_task" not in given and (hidden_by := _by_seed(server, spec)):
         found = hidden_by | {name: each for name, each in found.items() if name != "one_task"}
         spec = _without(spec, "one_task", tasks=rows_of(hidden_by["tasks"].value))
@@ -208,6 +211,25 @@ def _graded_by_another(subject: Subject) -> str:
         return ""
     graded = grading.run(subject)
     return graded.found if graded.status == "failed" else ""
+
+
+def _after_a_step(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+    """A session for each episode, where a reset after a step shows what the first one of a session does not: a count
+    of all its steps, or what is left of the episode before."""
+    session = Recorded(server)
+    player = spec.make(session)
+    try:
+        first = play(player, 0, lambda episode: None if episode.turns else any_call(episode)).question
+        if same_text(player.ask(0)) == same_text(first):
+            return {}
+        player.renew()
+        if same_text(player.ask(0)) != same_text(first):
+            return {}
+    except (Refused, BadReply, SessionLost):
+        return {}
+    finally:
+        session.close()
+    return {"new_sessions": Finding(True, "a reset after a step shows another start than the first one of a session")}
 
 
 def _by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:

@@ -90,6 +90,22 @@ class Timed(Odd):
         return asked
 
 
+class Counting(Odd):
+    """Tells with each observation how many steps its session has had, in all its episodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = 0
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        super().reset(seed)
+        return Text(text=f"Frame {self.frames}: is {self.n} odd or even?", reward=0.0, done=False)
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        self.frames += 4
+        return super().step(action)
+
+
 class Secret(Odd):
     """Shows the same start under every seed."""
 
