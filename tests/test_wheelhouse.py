@@ -1,5 +1,6 @@
 """What travels to a GPU machine without a network: which packages, and how much."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,18 @@ def test_parts_joined_in_the_order_of_their_names_are_the_file(tmp_path: Path):
 def test_the_script_that_installs_and_runs_is_one_that_sh_reads(tmp_path: Path):
     (script := tmp_path / "run.sh").write_text(RUN)
     subprocess.run(["sh", "-n", str(script)], check=True)
+
+
+def test_a_python_that_the_wheels_are_not_for_is_refused_before_anything_is_installed(tmp_path: Path):
+    (script := tmp_path / "run.sh").write_text(RUN)
+    (tmp_path / "python").write_text("3.7\n")
+    done = subprocess.run(
+        ["sh", str(script)], env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "are for Python 3.7, and " in done.stderr
+    assert "PYTHON=python3.7" in done.stderr
+    assert not (tmp_path / "site").exists()
 
 
 def test_trainings_are_imported_without_what_does_not_travel():

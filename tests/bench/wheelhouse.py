@@ -45,6 +45,13 @@ RUN = """#!/bin/sh
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
+made=$(cat "$here/python")
+found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [ "$found" != "$made" ]; then
+    echo "These packages are for Python $made, and $python is Python $found." >&2
+    echo "Set PYTHON=python$made, or make others where they were made: make wheelhouse WHEELHOUSE='--python $found'" >&2
+    exit 1
+fi
 if [ ! -e "$here/site/ready" ]; then
     rm -rf "$here/site"
     "$python" -m pip install --quiet --no-index --no-deps --no-build-isolation --no-compile \\
@@ -253,6 +260,7 @@ def main() -> None:
     (given.out / "packages").mkdir(parents=True)
     fetched(given, carried, given.out / "packages")
     own_files(given.out)
+    (given.out / "python").write_text(f"{given.python}\n")
     replaced = [f"{name} {version} for {have[name]}" for name, version in sorted(carried.items()) if name in have]
     print(f"{given.out}: {len(carried) + 1} packages, {size_of(given.out) / 1e6:.1f} MB")
     print(f"in place of the machine's own: {', '.join(replaced) or 'none'}")
