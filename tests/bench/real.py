@@ -1,4 +1,5 @@
 """Runs the recipe of SmolLM2 with seeds that it was not tuned on, beside plain TRL on the same rows and steps.
+`--recipe laptop` runs that of the laptop.
 
 In: nothing; stores of its own in a temporary folder, or in --home, which keeps them: a seed that has finished there is
 not run again. Out: a Markdown table, then one line of JSON. Each seed is a whole run on 1,000 unseen questions, decoded
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from apprentice.envs.serving.process import local_server
 from apprentice.flows.recipe.loading import load_recipe
@@ -25,15 +26,30 @@ from apprentice.tasks.training.trainer import read_log
 
 ROOT = Path(__file__).parent.parent.parent
 APPRENTICE = str(Path(sys.executable).parent / "apprentice")
-RECIPE = str(ROOT / "deployments" / "recipes" / "smollm2.yaml")
 MODEL = ROOT / "build" / "smollm2" / "model"
-SETTINGS = (f"student.model={MODEL}", "student.revision=null")
 SEEDS = (44, 45, 46)
-STEPS = {"sft": 3, "grpo": 1}
-"""How many steps of plain TRL are measured; one of GRPO takes minutes."""
 QUESTIONS = 128
-FITS = 16
-"""Completions of a batch of plain TRL: without shared prompts 64 need more memory than 24 GB."""
+
+
+class Case(NamedTuple):
+    """A recipe, and what of plain TRL is measured beside it."""
+
+    recipe: str
+    steps: dict[str, int]
+    """Of plain TRL: one of GRPO takes minutes with SmolLM2."""
+    fits: int
+    """Completions of a batch of plain TRL: of SmolLM2, 64 need more memory than 24 GB without shared prompts."""
+    settings: tuple[str, ...] = ()
+
+
+def on(name: str, steps: dict[str, int], fits: int, *settings: str) -> Case:
+    return Case(str(ROOT / "deployments" / "recipes" / f"{name}.yaml"), steps, fits, settings)
+
+
+CASES = {
+    "smollm2": on("smollm2", {"sft": 3, "grpo": 1}, 16, f"student.model={MODEL}", "student.revision=null"),
+    "laptop": on("laptop", {"sft": 100, "grpo": 20}, 256),
+}
 
 
 def said(folder: Path, *command: str) -> str:
@@ -41,12 +57,12 @@ def said(folder: Path, *command: str) -> str:
     return subprocess.run([APPRENTICE, *command], cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
+def measured(case: Case, home: Path, seed: int, given: list[str]) -> dict[str, Any]:
     """One seed's row."""
     folder = home / str(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    sets = [word for each in (*SETTINGS, f"seed={seed}", *given) for word in ("--set", each)]
-    recipe = [RECIPE, *sets]
+    sets = [word for each in (*case.settings, f"seed={seed}", *given) for word in ("--set", each)]
+    recipe = [case.recipe, *sets]
     if not list(folder.glob("runs/*/report.html")):
         said(folder, "run", *recipe)
     page = min(folder.glob("runs/*/report.html")).parent  # the first: those after it have found everything
@@ -70,29 +86,29 @@ def measured(home: Path, seed: int, given: list[str]) -> dict[str, Any]:
         "sampled": {"gain": against["delta"], "ci": against["ci"], "grpo": [*found["models"].values()][1]["accuracy"]},
         "guards": report["guards"],
         "ending": report["ending"]["state"],
-        "steps": {name: max(entry["step"] for entry in read_log(made_by(folder, name))) for name in STEPS},
+        "steps": {name: max(entry["step"] for entry in read_log(made_by(folder, name))) for name in case.steps},
         "answers": sum(each["n"] for each in models.values()),
         "seconds": round(seconds),
-        "stages": {name: round(each["seconds"], 1) for name, each in of.items() if name in STEPS},
+        "stages": {name: round(each["seconds"], 1) for name, each in of.items() if name in case.steps},
         "peak_memory_mb": report["peak_memory_mb"],
     }
 
 
-def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
+def plain(case: Case, home: Path, seed: int, given: list[str]) -> dict[str, float]:
     """Seconds of a step of plain TRL's SFT and GRPO, and of an answer in fp32, on what a seed's run has made."""
-    recipe = load_recipe(Path(RECIPE), [*SETTINGS, f"seed={seed}", *given])
+    recipe = load_recipe(Path(case.recipe), [*case.settings, f"seed={seed}", *given])
     assert recipe.grpo
     data = recipe.model_dump(mode="json", exclude={"environment": {"version", "code"}})
     data |= {"precision": "fp32", "guards": []}
     data["sft"] |= {
-        "args": {"max_steps": STEPS["sft"]},
+        "args": {"max_steps": case.steps["sft"]},
         "held_out": 0.0,
         "stop_without_gain": None,
         "share_prompts": False,
         "checkpoint_steps": 1000,
     }
-    data["grpo"] |= {"max_steps": STEPS["grpo"], "oversample": 1.0, "checkpoint_steps": 1000}
-    data["grpo"] |= {"batch_size": FITS, "gradient_accumulation": recipe.grpo.rollouts_a_step // FITS}
+    data["grpo"] |= {"max_steps": case.steps["grpo"], "oversample": 1.0, "checkpoint_steps": 1000}
+    data["grpo"] |= {"batch_size": case.fits, "gradient_accumulation": recipe.grpo.rollouts_a_step // case.fits}
     data["evaluate"] |= {"questions": QUESTIONS}
     folder = home / "plain"
     shutil.rmtree(folder, ignore_errors=True)
@@ -109,7 +125,9 @@ def plain(home: Path, seed: int, given: list[str]) -> dict[str, float]:
     with local_server("apprentice.envs.serving.serve", recipe.environment.name, "--max-sessions", "256") as url:
         command = [sys.executable, "-m", "tests.bench.bare", str(folder / "recipe.yaml"), str(folder), url, "none"]
         bare([*command, "sft", "grpo", "evaluate"], folder)
-    runtime = {name: read_rows(folder / f"{name}-log.jsonl")[-1]["train_runtime"] / STEPS[name] for name in STEPS}
+    runtime = {
+        name: read_rows(folder / f"{name}-log.jsonl")[-1]["train_runtime"] / case.steps[name] for name in case.steps
+    }
     return runtime | {"answer": json.loads((folder / "seconds.json").read_text())["evaluate"] / (3 * QUESTIONS)}
 
 
@@ -135,17 +153,19 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", choices=CASES, default="smollm2")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--home", type=Path, help="a folder for the stores, kept; another call resumes from them")
     parser.add_argument("--set", action="append", default=[], help="a field of the recipe, as for apprentice run")
     arguments = parser.parse_args()
+    case = CASES[arguments.recipe]
     with tempfile.TemporaryDirectory() as temporary:
         home = arguments.home or Path(temporary)
         rows = []
         for seed in arguments.seeds:
-            rows.append(measured(home, seed, arguments.set))
+            rows.append(measured(case, home, seed, arguments.set))
             print(rows[-1], file=sys.stderr, flush=True)
-        step = plain(home, arguments.seeds[0], arguments.set)
+        step = plain(case, home, arguments.seeds[0], arguments.set)
     for row in rows:
         parts = step["sft"] * row["steps"]["sft"], step["grpo"] * row["steps"]["grpo"], step["answer"] * row["answers"]
         row["plain_seconds"] = round(sum(parts))

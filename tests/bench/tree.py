@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from tests.bench.real import MODEL, RECIPE, made_by
+from tests.bench.real import CASES, made_by
 
 HOME = Path(__file__).parents[2] / "build" / "bench" / "tree"
 GROUP, QUESTIONS, BATCHES, MANY = 8, 8, 6, 64
@@ -157,9 +157,10 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=HOME)
     given = parser.parse_args()
     home = given.home / str(given.seed)
-    sets = [f"student.model={MODEL}", "student.revision=null", f"seed={given.seed}", "guards=[]", "sft.control=false"]
+    case = CASES["smollm2"]
+    sets = [*case.settings, f"seed={given.seed}", "guards=[]", "sft.control=false"]
     sets += [f"store.path={home / 'artifacts'}", "grpo.oversample=1.0"]
-    recipe = load_recipe(RECIPE, sets)
+    recipe = load_recipe(case.recipe, sets)
     model = trained(recipe)
     sampler = Sampler(model, recipe.environment.make().schemas)
     prompts = prompts_of(sampler, recipe, home)

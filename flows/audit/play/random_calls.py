@@ -90,11 +90,18 @@ def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
     ended = [each.taken for each in played if each.ended]
     turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
+    if not ended and (late := [turn for turn in map(_first_reward, played) if turn > turns]):
+        turns, why = LONGEST, f"{why}, and had their first reward after up to {max(late)}"
     if ended and max(ended) > 1 and len({sum(each.rewards) for each in played}) == 1:
         turns, why = max(turns, AT_LEAST), f"{why}, all with one reward: a right one may take longer"
     elif ended and (last := _ends_when_called(played)):
         turns, why = max(turns, AT_LEAST), f"{why}, by {last}: a right one may take longer"
     return found | {"max_turns": Finding(turns, why)}
+
+
+def _first_reward(episode: RandomEpisode) -> int:
+    """After how many turns an episode of random calls had a reward; 0 if it had none."""
+    return next((turn for turn, reward in enumerate(episode.rewards, 1) if reward), 0)
 
 
 def _ends_when_called(played: Sequence[RandomEpisode]) -> str:

@@ -106,6 +106,14 @@ class Counting(Odd):
         return super().step(action)
 
 
+class Late(Odd):
+    """Rewards nothing before the 20th step, and ends no episode."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        self.turns += 1
+        return Text(text=f"step {self.turns}", reward=float(self.turns == 20), done=False)
+
+
 class Secret(Odd):
     """Shows the same start under every seed."""
 
