@@ -46,6 +46,8 @@ DISTINCT = 0.2
 """Share of the seeds that must have a question of their own."""
 OVERLAP = 0.2
 """Share of the evaluation's questions that training may contain; the filter and GRPO leave them out."""
+AGAIN = 3
+"""Episodes of the first seed that must be the same again: a draw from two is so by chance for every other server."""
 SHORT = 5
 """Calls by which episodes of several seeds are compared."""
 
@@ -134,9 +136,9 @@ def lead_elsewhere(player: Player, seeds: Sequence[int], seconds: float = 10.0) 
     def move(episode: Episode) -> Call | None:
         return any_call(episode) if episode.turns < SHORT and monotonic() < until else None
 
-    first, *others, again = (play(player, seed, move) for seed in (*seeds, seeds[0]))
-    same = [(each.replies, each.rewards) == (first.replies, first.rewards) for each in (again, *others)]
-    return monotonic() < until and same[0] and not all(same)
+    first, *others = (play(player, seed, move) for seed in (*seeds, *(seeds[0],) * AGAIN))
+    same = [(each.replies, each.rewards) == (first.replies, first.rewards) for each in others]
+    return monotonic() < until and all(same[-AGAIN:]) and not all(same)
 
 
 @contextmanager

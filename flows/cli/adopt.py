@@ -49,6 +49,8 @@ SEEDS = 3
 """Seeds whose question is asked twice: a reset may take seconds."""
 RESETS = 24
 """Resets of a session that are compared, where they differ: half of them may be tasks that it goes through in turn."""
+REPEATS, REPEAT_SECONDS = 8, 3.0
+"""Further resets under one seed, and for how long."""
 ASKED, FEW = 200, 100
 """Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
 PATIENCE = 20.0
@@ -352,9 +354,9 @@ def _starts(server: EnvironmentServer, first: list[Start], given: dict[str, Any]
         unknown: Where the server lists tasks whose name in a reset is not known.
     """
     one, again, other = (each.whole for each in first)
-    if differs := difference(one, again):
+    if differs := difference(one, again) or next(filter(None, _again(server, given, one, of_a_session=True)), None):
         one, again, other = (first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
-        if difference(one, again):
+        if difference(one, again) or any(_again(server, given, one, of_a_session=False)):
             raise Stop(
                 f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
                 IGNORES_SEEDS,
@@ -364,6 +366,20 @@ def _starts(server: EnvironmentServer, first: list[Start], given: dict[str, Any]
         new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
         return _same_start(one, other, unknown) | new
     return _same_start(one, other, unknown)
+
+
+def _again(server: EnvironmentServer, given: dict[str, Any], one: Reply, *, of_a_session: bool) -> Iterator[str | None]:
+    """Yield how further resets under one seed differ from a start, in one session or each in a new one: a start that
+    is drawn from two is the same three times in a row for every fourth server."""
+    until = monotonic() + REPEAT_SECONDS
+    seeds = (1 for _ in range(REPEATS) if monotonic() < until)
+    try:
+        if of_a_session:
+            yield from (difference(one, each.whole) for each in first_resets(server, given, seeds))
+        else:
+            yield from (difference(one, first_resets(server, given, (seed,))[0].whole) for seed in seeds)
+    except Stop:  # they end
+        return
 
 
 def _rotation(server: EnvironmentServer, given: dict[str, Any]) -> int:

@@ -201,6 +201,11 @@ def _children(node: Node) -> Iterator[tuple[int | str, Node, Node]]:
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
                 raise NotARecipe(f"line {key.start_mark.line + 1}: a key is a word")
+            name, colon, rest = key.value.partition(":")
+            if node.flow_style and colon and key.style is None and value.tag == NULL and not value.value:
+                raise NotARecipe(
+                    f"line {key.start_mark.line + 1}: {key.value} has no space behind its colon: {name}: {rest}"
+                )
             yield key.value, key, value
 
 
@@ -352,7 +357,9 @@ def override_field(recipe: dict[str, Any], override: str) -> None:
     try:
         recipe[last] = read_value(value)
     except NotARecipe as error:
-        raise Stop(f"--set {path}=…: {error}.", "Close its brackets and quotes.") from None
+        raise Stop(
+            f"--set {path}=…: {error}.", "Close its brackets and quotes, and leave a space behind each colon."
+        ) from None
     if recipe[last] is None and path in TRAINING_SECTIONS and value.strip():
         raise Stop(f"--set {override} neither sets {path} nor turns it off.", f"Use --set {path}=off.")
     if not value.strip():

@@ -5,7 +5,7 @@ Stop with what is wrong where a reset fails.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from apprentice.envs.wire.passing import leaves
@@ -22,7 +22,7 @@ BUGS = re.compile(
 """Errors of a server's own code, whatever it is sent."""
 QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
 """Names of what is more likely a question than another text."""
-MENDED = "Its author has to mend it: the server's log says where."
+MENDED = "Its author has to mend it: the server's log may say where."
 
 
 class Start(NamedTuple):
@@ -36,7 +36,7 @@ class Start(NamedTuple):
         return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
 
 
-def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Sequence[int] = (1, 1, 2)) -> list[Start]:
+def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterable[int] = (1, 1, 2)) -> list[Start]:
     """The first resets of a session, under these seeds. Raises Stop if a reset needs more than a seed."""
     session, found = Recorded(server), []
     rows = given.get("tasks") or [{}]

@@ -33,6 +33,8 @@ SEEDS = (1, 1, 2, 3)
 """Those under which a task's resets are compared."""
 SECONDS = 10.0
 """After which no further names are tried."""
+REPEATS = 4
+"""How often each of the first two is asked for again, where they differ."""
 ALIKE = 4
 """Tasks that begin alike, from which on resets do not take them by the name that is tried."""
 LONGEST, MOST = 64, 200
@@ -101,7 +103,30 @@ def _different(
             starts.append((task, start))
         if len(starts) == 1 and played == ALIKE:
             return []
-    return [each for each, _ in starts] if len(starts) > 1 else []
+    if len(starts) < 2 or any(_changes(server, given, *each, until, hidden) for each in starts[:2]):
+        return []
+    return [each for each, _ in starts]
+
+
+def _changes(
+    server: EnvironmentServer,
+    given: dict[str, Any],
+    task: dict[str, Any],
+    start: Reply,
+    until: float,
+    hidden: Sequence[str],
+) -> bool:
+    """Whether a task begins otherwise when it is asked for again: it is drawn, and its name makes no difference."""
+    for _ in range(REPEATS):
+        if monotonic() > until:
+            break
+        try:
+            [again] = first_resets(server, given | {"tasks": [task]}, seeds=(1,))
+        except Stop:
+            break
+        if difference(start, _shown(again, hidden)):
+            return True
+    return False
 
 
 def _shown(start: Start, hidden: Sequence[str]) -> Reply:

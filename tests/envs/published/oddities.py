@@ -106,6 +106,15 @@ class Counting(Odd):
         return super().step(action)
 
 
+class Coin(Odd):
+    """Draws who begins, whatever the seed."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        super().reset(0)
+        self.side = self.drawn.choice(["white", "black"])
+        return Text(text=f"You play {self.side}.", reward=0.0, done=False)
+
+
 class Late(Odd):
     """Rewards nothing before the 20th step, and ends no episode."""
 

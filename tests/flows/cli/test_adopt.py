@@ -1,5 +1,6 @@
 """A recipe is written for a server that somebody else published, or it says why it cannot be trained on."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -75,6 +76,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "repeating": lambda: oddities.served(oddities.Repeating),
     "few of a level": lambda: oddities.listing(list(LEVELS), oddities.FewOfALevel),
     "dispatching": lambda: oddities.served(oddities.Dispatching),
+    "coin": lambda: oddities.served(oddities.Coin),
     "late": lambda: oddities.served(oddities.Late),
     "counting": lambda: oddities.served(oddities.Counting),
     "ending": lambda: oddities.served(oddities.Ending),
@@ -273,3 +275,13 @@ def test_what_its_user_knows_comes_first(written: Any):
 def test_what_cannot_be_trained_on_is_refused_with_the_reason(written: Any, server: str, why: str):
     with pytest.raises(Stop, match=why):
         written(server)
+
+
+@LONG
+@pytest.mark.parametrize("drawn", range(5))
+def test_a_start_that_is_drawn_from_two_is_seen_whatever_was_drawn(
+    written: Any, monkeypatch: pytest.MonkeyPatch, drawn: int
+):
+    monkeypatch.setattr(oddities.Coin, "drawn", random.Random(drawn))
+    with pytest.raises(Stop, match="the same seed gave two different starts"):
+        written("coin")
