@@ -35,6 +35,12 @@ def with_learned_scale(spec: EnvironmentSpec, rollouts: Path) -> EnvironmentSpec
     if (scale := scale_of(rewards, spec.questions == 1)) is None:
         return spec
     low, high = scale
+    if max(rewards) - min(rewards) <= ROUNDING:
+        announce.warn(
+            f"All {len(rewards)} episodes of the teacher earn {high:g}, so this counts as right, and nothing shows "
+            f"what more would be. If more can be had, say how much: environment.scale: [{high:g}, …]."
+        )
+        return spec.with_settings(spec.settings | {"scale": [low, high]})
     reached = sum(reward >= high - ROUNDING for reward in rewards)
     announce.say(
         f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts as "

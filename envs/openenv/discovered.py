@@ -156,12 +156,17 @@ class DiscoveredEnvironment(ToolEnvironment):
     def call_tool(self, tool: ListedTool, arguments: dict[str, Any]) -> str:
         """The tool's answer as text. Raises ValueError (the model sees it), BadReply, SessionLost."""
         reply = self._acted({"type": "call_tool", "tool_name": tool.name, "arguments": arguments})
-        error = reply.find(dict, "error")
-        if error and error.get("error_type") in INFRASTRUCTURE:
-            raise BadReply(f"the tool {tool.name} failed: {error.get('message')}")
+        error = reply.observation.get("error")
+        kind, said = (error.get("error_type"), error.get("message")) if isinstance(error, dict) else ("", error)
+        if error and kind in INFRASTRUCTURE:
+            raise BadReply(f"the tool {tool.name} failed: {said}")
         self._take(reply)
         if error:
-            raise ValueError(str(error.get("message")))
+            raise ValueError(str(said))
+        return self._answer_in(reply)
+
+    def _answer_in(self, reply: Reply) -> str:
+        """What the model sees of a tool's answer."""
         return text_of(reply.observation.get("result"))
 
     def _acted(self, action: dict[str, Any]) -> Reply:

@@ -192,6 +192,14 @@ class Environment(DiscoveredEnvironment):
             return observation.at(own.reply, reply, self.session.state, own.passing)
         return observation.whole(reply.observation, own.passing) or "{}"
 
+    def _answer_in(self, reply: Reply) -> str:
+        """As the base's, and what a server says in fields of its own in place of the protocol's `result`."""
+        own, result = self.settings, reply.observation.get("result")
+        if own.reply:
+            return observation.at(own.reply, reply, self.session.state, own.passing)
+        others = {name: each for name, each in reply.observation.items() if name not in ("result", "tool_name")}
+        return (observation.whole(others, own.passing) if result is None else "") or super()._answer_in(reply)
+
     def _acted(self, action: dict[str, Any]) -> Reply:
         """As the base's, but raises ValueError where the server crashes on the action, and again in a replay: that is
         how many published servers refuse one."""

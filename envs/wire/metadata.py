@@ -40,6 +40,11 @@ OLDER = (
 """What to do about a server that answers, but not by OpenEnv's protocol."""
 ITS_OWN = "See its log: its author has to mend it, or it misses a package, a key, or a setting."
 """What to do about a server that speaks OpenEnv's protocol, and grants no session."""
+SLOW = (
+    "Its environment may take longer to begin, or wait for another server that is not there: see its log. In a recipe, "
+    "server.message_timeout: 120 waits longer."
+)
+"""What to do about a server that takes a connection and says nothing."""
 NOT_NOW = (429, 500, 502, 503, 504)
 """Statuses of a server that is starting, asleep or overloaded."""
 FOR_GOOD = (1002, 1003, 1007, 1008)
@@ -71,7 +76,7 @@ async def why_foreign(server: EnvironmentServer) -> Foreign | None:
     except (InvalidMessage, InvalidHandshake) as error:
         return Foreign(f"what is at /ws is no WebSocket ({one_line(error, 100)})")
     except TimeoutError:
-        return Foreign(f"its WebSocket at /ws answers nothing within {server.message_timeout:g} s")
+        return Foreign(f"its WebSocket at /ws answers nothing within {server.message_timeout:g} s", SLOW)
     except ConnectionClosed as closed:
         code, why = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (0, "")
         said = f"its WebSocket at /ws closes at the first message ({one_line(f'{code} {why}'.strip(), 100)})"

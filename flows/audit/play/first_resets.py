@@ -58,14 +58,14 @@ def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterab
         if asked := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
             raise Stop(
                 f"{failed} with what you said of {asked} ({error}).",
-                "Correct it, or mend what the server misses: its log has the whole error.",
+                "Correct it, or mend what the server misses.",
             ) from error
         if BUGS.search(str(error)):
             raise Stop(f"{failed} in its own code ({error}).", MENDED) from error
         raise Stop(
             f"{failed} without more than a seed ({error}).",
-            "Say what a reset needs: --set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'. If the server "
-            "misses a package or a file, mend that first.",
+            "If the server misses a package or a file, mend that. Else say what a reset needs: "
+            "--set reset='{scenario: …}', or --set tasks='[{task_id: …}, …]'.",
         ) from error
     finally:
         session.close()

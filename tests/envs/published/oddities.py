@@ -10,8 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from fastapi import FastAPI, WebSocket
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction, ListToolsObservation
+from openenv.core.env_server.mcp_types import Tool as McpTool
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import BaseModel, Field, RootModel
+from pydantic import BaseModel, Field, RootModel, TypeAdapter
 
 
 class Text(Observation):
@@ -276,6 +278,41 @@ def listing(listed: Any, levels: type[Odd] = Levels) -> FastAPI:
     app = served(levels)
     app.add_api_route("/tasks", lambda: listed)
     return app
+
+
+class OwnFields(Odd):
+    """Lists MCP tools, and answers in fields of its own: `tool_result`, and an error as a text."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        if isinstance(action, ListToolsAction):
+            schema = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
+            return ListToolsObservation(tools=[McpTool(name="judge", description="Odd?", input_schema=schema)])
+        label = action.arguments["label"]
+        if label not in ("odd", "even"):
+            return OwnReply(tool_name="judge", error=f"no such label: {label}", reward=0.0, done=False)
+        right = label == ("even" if self.n % 2 == 0 else "odd")
+        return OwnReply(tool_name="judge", tool_result={"label": label}, reward=float(right), done=True)
+
+
+class OwnReply(Observation):
+    tool_name: str
+    tool_result: Any = None
+    error: str | None = None
+
+
+class OwnCall(Action):
+    """One of the protocol's two actions for tools."""
+
+    @classmethod
+    def model_validate(cls, obj: Any, **_: Any) -> Any:
+        return CALLS.validate_python(obj)
+
+    @classmethod
+    def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
+        return CALLS.json_schema()
+
+
+CALLS: TypeAdapter[Any] = TypeAdapter(Annotated[ListToolsAction | CallToolAction, Field(discriminator="type")])
 
 
 def served(made: type[Odd], action: Any = Label) -> FastAPI:
