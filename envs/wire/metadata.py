@@ -33,6 +33,16 @@ async def action_of(server: EnvironmentServer) -> dict[str, Any] | None:
     return action if isinstance(action, dict) else None
 
 
+def schema_fails(server: EnvironmentServer) -> bool:
+    """Whether the server's /schema fails in its own code, as it does for an action that JSON cannot describe."""
+    import httpx
+
+    try:
+        return httpx.get(f"{server.url}/schema", timeout=server.message_timeout).status_code >= 500
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
 OLDER = (
     "Episodes are played over OpenEnv's WebSocket. Such a server was made by hand, by an openenv-core that is too "
     "old, or speaks a protocol of its own: serve its environment with create_app of openenv-core 0.2 or newer."

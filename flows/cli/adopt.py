@@ -18,7 +18,7 @@ from apprentice.envs.openenv.observation import NAMES, STATE, hidden, whole
 from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
-from apprentice.envs.wire.metadata import metadata_of
+from apprentice.envs.wire.metadata import metadata_of, schema_fails
 from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
@@ -313,6 +313,10 @@ def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[st
     try:
         Environment.completed(given, session)
     except NoTools as none:
+        if schema_fails(server):
+            raise Stop(
+                f"{server.url} cannot be trained on as it is: its /schema fails in its own code.", MENDED
+            ) from none
         said = one_line(whole(first.reply.observation), 200) or "nothing"
         raise Stop(
             f"{server.url} cannot be trained on as it is: {none}; its reset says {said!r}.",

@@ -13,7 +13,7 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction, ListToolsObservation
 from openenv.core.env_server.mcp_types import Tool as McpTool
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import BaseModel, Field, RootModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
 
 
 class Text(Observation):
@@ -280,6 +280,15 @@ def listing(listed: Any, levels: type[Odd] = Levels) -> FastAPI:
     return app
 
 
+class Page:
+    """No model, so that JSON Schema cannot describe it."""
+
+
+class Pages(Text):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    pages: list[Page] = Field(default_factory=list)
+
+
 class OwnFields(Odd):
     """Lists MCP tools, and answers in fields of its own: `tool_result`, and an error as a text."""
 
@@ -317,6 +326,10 @@ CALLS: TypeAdapter[Any] = TypeAdapter(Annotated[ListToolsAction | CallToolAction
 
 def served(made: type[Odd], action: Any = Label) -> FastAPI:
     return create_app(made, action, Text, env_name="odd", max_concurrent_envs=16)
+
+
+def undescribed() -> FastAPI:
+    return create_app(Odd, Label, Pages, env_name="odd", max_concurrent_envs=16)
 
 
 def shared() -> FastAPI:
