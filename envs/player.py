@@ -14,6 +14,8 @@ from copy import deepcopy
 from functools import cached_property, wraps
 from typing import Any, Protocol, cast
 
+from pydantic import Field
+
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.game import EnvironmentSettings, takes_text
 from apprentice.envs.old_names import OldPlayer, follow_overrides, give_old_names
@@ -30,6 +32,14 @@ class TextCall(EnvironmentSettings):
     """The tool."""
     argument: str
     """Its argument that takes the text; it has no other."""
+    unlisted: bool = Field(default=False, exclude_if=lambda unlisted: not unlisted)
+    """Whether the server does not list this tool, as one that grades the episode and is none of the model's."""
+
+
+class CallsUnlisted(Protocol):
+    """An environment whose server has tools that it does not list."""
+
+    def call_unlisted(self, name: str, arguments: dict[str, Any]) -> None: ...
 
 
 class TakesText(Protocol):
@@ -139,8 +149,11 @@ class Player(OldPlayer):
 
         Raises BadReply, SessionLost, and whatever the environment raises for a text that it refuses.
         """
-        if self._text_call is not None:
-            self.act(self._text_call.tool, {self._text_call.argument: text})
+        call = self._text_call
+        if call is not None and call.unlisted:
+            cast(CallsUnlisted, self.environment).call_unlisted(call.tool, {call.argument: text})
+        elif call is not None:
+            self.act(call.tool, {call.argument: text})
         else:
             cast(TakesText, self.environment).say(text)
 

@@ -165,6 +165,10 @@ class DiscoveredEnvironment(ToolEnvironment):
             raise ValueError(str(said))
         return self._answer_in(reply)
 
+    def call_unlisted(self, name: str, arguments: dict[str, Any]) -> None:
+        """Call a tool that the server does not list. Raises as `call_tool`."""
+        DiscoveredEnvironment.call_tool(self, ListedTool(name=name), arguments)
+
     def _answer_in(self, reply: Reply) -> str:
         """What the model sees of a tool's answer."""
         return text_of(reply.observation.get("result"))

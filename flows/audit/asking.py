@@ -123,9 +123,13 @@ def tools(subject: Subject) -> CheckResult:
     ]
     if unknown:
         return failed(f"required arguments without a schema: {', '.join(unknown)}", describe)
-    if (text := subject.spec.say) and not any(
-        function["name"] == text.tool and text.argument in function["parameters"].get("properties", {})
-        for function in schemas
+    if (
+        (text := subject.spec.say)
+        and not text.unlisted
+        and not any(
+            function["name"] == text.tool and text.argument in function["parameters"].get("properties", {})
+            for function in schemas
+        )
     ):
         names = ", ".join(function["name"] for function in schemas)
         said = f"environment.say names {text.tool}({text.argument}), which is no tool with that argument"

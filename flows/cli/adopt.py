@@ -90,7 +90,7 @@ def adopt(
         given: Settings of the environment that the user knows, such as its tasks.
         command: What serves a folder.
     """
-    given = given or {}
+    given = dict(given or {})
     answered = answers(server)
     if answered.status == "failed":
         raise Stop(f"{server.url} cannot be trained on: {answered.found}.", answered.remedy)
@@ -137,6 +137,7 @@ def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
 def _by_adapter(
     server: EnvironmentServer, source: str, teacher: str, base_url: str, given: dict[str, Any], command: str
 ) -> list[str]:
+    say = given.pop("say", None)
     said = given.keys() & {"tasks", "one_task", "rotation"}
     tasks, unknown = ([], "") if said else tasks_by_name(server, given)
     asked, why = given | ({"tasks": tasks} if tasks else {}), "the server lists these"
@@ -153,7 +154,8 @@ def _by_adapter(
     if asked.get("tasks") and "seeded_tasks" not in given and are_seeded(server, asked):
         found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
     found = ({} if "question" in given else _question(server, first, asked)) | found
-    spec = completed(EnvironmentSpec(name=ANY, settings={name: each.value for name, each in found.items()}), server)
+    settings = {name: each.value for name, each in found.items()}
+    spec = completed(EnvironmentSpec(name=ANY, settings=settings, say=say), server)
     if not spec.settings.keys() & {"new_sessions", "rotation"} and (counted := _after_a_step(server, spec)):
         found |= counted
         spec = spec.with_settings(spec.settings | {"new_sessions": True})
@@ -179,7 +181,7 @@ def _by_adapter(
         raise Stop(f"{server.url} cannot be trained on as it is: every step fails in its own code ({said}).", MENDED)
     found = rewards_and_turns(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
-    found |= last_text_call(spec.make().schemas, played)
+    found |= {"say": Finding(say, "as you said")} if say else last_text_call(spec.make().schemas, played)
     about = f"Written by `apprentice env adopt {source}`. {earned(played)}{_left_out(spec, first[0])}"
     place = _place(server, command, report.granted)
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)

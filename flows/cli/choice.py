@@ -28,7 +28,7 @@ from apprentice.envs.catalog import (
     environment_class,
     known,
 )
-from apprentice.envs.player import Player
+from apprentice.envs.player import Player, TextCall
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
 from apprentice.flows.audit.connection import answers, calls_itself, known_as
@@ -196,9 +196,17 @@ def environment_of(
 
 
 def settings_given(overrides: list[str] | None) -> dict[str, Any]:
-    """Return settings of the adapter that a user gives as NAME=VALUE, with the rows of a file of tasks. Raises Stop."""
-    spec, _ = environment_of(ANY, {}, overrides)
-    return spec.settings
+    """Return settings of the adapter that a user gives as NAME=VALUE, with the rows of a file of tasks; `say`, which
+    stands beside them in a recipe, is among them. Raises Stop."""
+    say: dict[str, Any] = {}
+    own = [each for each in overrides or [] if re.split(r"[.=]", each)[0] != "say"]
+    for each in set(overrides or []).difference(own):
+        override_field(say, each)
+    spec, _ = environment_of(ANY, {}, own)
+    try:
+        return spec.settings | {name: TextCall.model_validate(value).model_dump() for name, value in say.items()}
+    except ValidationError as error:
+        raise Stop(f"say is not valid:\n{explain(error, TextCall)}", "Such as --set say.tool=respond.") from None
 
 
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:

@@ -50,7 +50,7 @@ def recipe_lines(
         f"# {about}",
         f"name: {_as_name(called)}",
         f"environment:  # {kind}: {shown[:90]}",
-        f"  instructions: {quoted(_prompt(called, tools))}",
+        f"  instructions: {quoted(_prompt(called, tools, 'say' in found))}",
         *(f"  {field}: {quoted(each.value)}  # {each.why}" for field, each in found.items()),
         f"server: {server.value}  # {server.why}",
         *training_lines(spec, spec.settings["max_turns"], teacher, base_url),
@@ -85,11 +85,12 @@ def _as_name(called: str) -> str:
     return words.strip("-.").lower() or "environment"
 
 
-def _prompt(called: str, tools: Sequence[Tool]) -> str:
+def _prompt(called: str, tools: Sequence[Tool], says: bool) -> str:
     """A first system prompt: what is played, and by which calls."""
     about = []
     for tool in tools[:MOST_TOOLS]:
         does = LISTED.split(tool.schema["function"]["description"].split("\n")[0])[0].strip().rstrip(".")
         about.append(f"`{tool.name}` ({does})" if does else f"`{tool.name}`")
     plays = f"You play {called}. " if called else ""
-    return f"{plays}Act by calling {', '.join(about)}, once in each turn, until the task is solved."
+    ends = " Then answer without a call." if says else ""
+    return f"{plays}Act by calling {', '.join(about)}, once in each turn, until the task is solved.{ends}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ from tests.envs.published.serving import serving
 
 
 @contextmanager
-def begun(**settings: list[str]) -> Iterator[Episode]:
+def begun(say: Any = None, **settings: list[str]) -> Iterator[Episode]:
     app = oddities.served(oddities.OwnFields, oddities.OwnCall)
     with serving(app) as url, playing(EnvironmentServer(url=url, message_timeout=60)) as begin:
-        yield begin(EnvironmentSpec(settings=settings), 1)
+        yield begin(EnvironmentSpec(settings=settings, say=say), 1)
 
 
 @pytest.mark.parametrize(("settings", "shown"), [({}, '{"label": "odd"}'), ({"reply": ["tool_name"]}, "judge")])
@@ -29,3 +30,10 @@ def test_the_model_sees_the_tools_answer_and_its_error(settings: dict[str, list[
         episode.step(called("judge", label="odd"))
         assert shown in episode.messages[-1]["content"]
         assert episode.done
+
+
+def test_a_last_text_may_be_sent_to_a_tool_that_the_server_does_not_list():
+    with begun(say={"tool": "grade", "argument": "answer", "unlisted": True}) as episode:
+        label = "even" if int(episode.question.split()[1]) % 2 == 0 else "odd"
+        episode.step({"role": "assistant", "content": label})
+        assert (episode.reward, episode.done) == (1.0, True)

@@ -296,7 +296,7 @@ class OwnFields(Odd):
         if isinstance(action, ListToolsAction):
             schema = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
             return ListToolsObservation(tools=[McpTool(name="judge", description="Odd?", input_schema=schema)])
-        label = action.arguments["label"]
+        label = action.arguments["answer" if action.tool_name == "grade" else "label"]  # it lists no grade
         if label not in ("odd", "even"):
             return OwnReply(tool_name="judge", error=f"no such label: {label}", reward=0.0, done=False)
         right = label == ("even" if self.n % 2 == 0 else "odd")

@@ -77,6 +77,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "few of a level": lambda: oddities.listing(list(LEVELS), oddities.FewOfALevel),
     "dispatching": lambda: oddities.served(oddities.Dispatching),
     "undescribed": oddities.undescribed,
+    "own fields": lambda: oddities.served(oddities.OwnFields, oddities.OwnCall),
     "coin": lambda: oddities.served(oddities.Coin),
     "late": lambda: oddities.served(oddities.Late),
     "counting": lambda: oddities.served(oddities.Counting),
@@ -230,6 +231,7 @@ def test_a_tool_that_answers_the_user_and_ends_the_episode_is_what_a_last_text_i
 ):
     text, recipe = written(server)
     assert recipe["environment"].get("say") == say
+    assert recipe["environment"]["instructions"].endswith("Then answer without a call.") == (say is not None)
     assert Recipe.model_validate(recipe).environment.make().takes_text == (say is not None)
     assert ("# it ended each episode that called it" in text) == (say is not None)
 
@@ -240,6 +242,15 @@ def test_an_episode_that_takes_too_long_is_left(written: Any, monkeypatch: pytes
     text, recipe = written("parcels")
     assert "random calls ended none" in text
     assert recipe["environment"]["max_turns"] == random_calls.LONGEST // 2
+
+
+@LONG
+def test_a_grading_tool_that_the_server_does_not_list_can_be_named(written: Any):
+    say = {"tool": "grade", "argument": "answer", "unlisted": True}
+    text, recipe = written("own fields", say=say)
+    assert recipe["environment"]["say"] == say
+    assert Recipe.model_validate(recipe).environment.make().takes_text
+    assert "# as you said" in text
 
 
 def test_what_its_user_knows_comes_first(written: Any):
