@@ -40,12 +40,13 @@ def with_learned_scale(spec: EnvironmentSpec, rollouts: Path) -> EnvironmentSpec
             f"All {len(rewards)} episodes of the teacher earn {high:g}, so this counts as right, and nothing shows "
             f"what more would be. If more can be had, say how much: environment.scale: [{high:g}, …]."
         )
-        return spec.with_settings(spec.settings | {"scale": [low, high]})
-    reached = sum(reward >= high - ROUNDING for reward in rewards)
-    announce.say(
-        f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts as "
-        f"right, as {reached} of {len(rewards)} episodes have it. To choose: environment.scale: [{low:g}, {high:g}]."
-    )
+    else:
+        reached = sum(reward >= high - ROUNDING for reward in rewards)
+        announce.say(
+            f"The teacher's rewards lie between {min(rewards):g} and {max(rewards):g}, so {high:g} and more counts "
+            f"as right, as {reached} of {len(rewards)} episodes have it. To choose: environment.scale: "
+            f"[{low:g}, {high:g}]."
+        )
     return spec.with_settings(spec.settings | {"scale": [low, high]})
 
 

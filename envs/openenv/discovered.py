@@ -166,8 +166,8 @@ class DiscoveredEnvironment(ToolEnvironment):
         return self._answer_in(reply)
 
     def call_unlisted(self, name: str, arguments: dict[str, Any]) -> None:
-        """Call a tool that the server does not list. Raises as `call_tool`."""
-        DiscoveredEnvironment.call_tool(self, ListedTool(name=name), arguments)
+        """Call an MCP tool that the server does not list. Raises as `call_tool`."""
+        self.call_tool(ListedTool(name=name), arguments)
 
     def _answer_in(self, reply: Reply) -> str:
         """What the model sees of a tool's answer."""

@@ -183,22 +183,24 @@ class Environment(DiscoveredEnvironment):
     def call_tool(self, tool: ListedTool, arguments: dict[str, Any]) -> str:
         """What the environment shows after the action or the call. Raises ValueError (the model sees it), BadReply,
         SessionLost."""
-        own = self.settings
-        if own.actions != "typed":
+        if self.settings.actions != "typed":
             return super().call_tool(tool, arguments)
         reply = self._acted(tool.fixed | arguments)
         self._take(reply)
-        if own.reply:
-            return observation.at(own.reply, reply, self.session.state, own.passing)
-        return observation.whole(reply.observation, own.passing) or "{}"
+        return self._answer_in(reply)
 
     def _answer_in(self, reply: Reply) -> str:
-        """As the base's, and what a server says in fields of its own in place of the protocol's `result`."""
-        own, result = self.settings, reply.observation.get("result")
+        """What the settings show of the reply; of an MCP tool its result, or the fields that the server has in place of
+        one."""
+        own = self.settings
         if own.reply:
             return observation.at(own.reply, reply, self.session.state, own.passing)
-        others = {name: each for name, each in reply.observation.items() if name not in ("result", "tool_name")}
-        return (observation.whole(others, own.passing) if result is None else "") or super()._answer_in(reply)
+        if own.actions == "typed":
+            return observation.whole(reply.observation, own.passing) or "{}"
+        if reply.observation.get("result") is None:
+            others = {name: each for name, each in reply.observation.items() if name != "tool_name"}
+            return observation.whole(others, own.passing) or super()._answer_in(reply)
+        return super()._answer_in(reply)
 
     def _acted(self, action: dict[str, Any]) -> Reply:
         """As the base's, but raises ValueError where the server crashes on the action, and again in a replay: that is

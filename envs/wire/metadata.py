@@ -38,9 +38,10 @@ def schema_fails(server: EnvironmentServer) -> bool:
     import httpx
 
     try:
-        return httpx.get(f"{server.url}/schema", timeout=server.message_timeout).status_code >= 500
-    except (httpx.HTTPError, httpx.InvalidURL):
+        answer = httpx.get(f"{server.url}/schema", timeout=server.message_timeout, follow_redirects=True)
+    except httpx.HTTPError:
         return False
+    return answer.status_code >= 500
 
 
 OLDER = (

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from statistics import mean, median
 from typing import Any
 
+from apprentice.envs.openenv.env import Environment as Adapter
+from apprentice.envs.player import TextCall
 from apprentice.envs.wire.reply import BadReply
 from apprentice.flows.audit.play.faults import fault_in_schema
 from apprentice.flows.audit.play.subject import (
@@ -24,7 +26,6 @@ from apprentice.flows.audit.play.subject import (
     play,
     replayed,
 )
-from apprentice.flows.audit.seeds import made_at
 from apprentice.tasks.episodes.episode import Call, prompt
 
 LONG = 8192
@@ -88,7 +89,7 @@ def version(subject: Subject) -> CheckResult:
 def original(subject: Subject) -> CheckResult:
     if subject.original is None:
         return does_not_apply("it is served from the code here, or no server of it can run here to compare with")
-    with made_at(subject.original, subject) as environment:
+    with subject.made_at(subject.original) as environment:
         for there in [*subject.known, *subject.guessed]:
             here = play(environment, there.seed, replayed(there.calls))
             if (here.question, here.reward, here.replies) != (there.question, there.reward, there.replies):
@@ -123,20 +124,28 @@ def tools(subject: Subject) -> CheckResult:
     ]
     if unknown:
         return failed(f"required arguments without a schema: {', '.join(unknown)}", describe)
-    if (
-        (text := subject.spec.say)
-        and not text.unlisted
-        and not any(
-            function["name"] == text.tool and text.argument in function["parameters"].get("properties", {})
-            for function in schemas
-        )
-    ):
-        names = ", ".join(function["name"] for function in schemas)
-        said = f"environment.say names {text.tool}({text.argument}), which is no tool with that argument"
-        return failed(said, f"Name one of the server's tools and its argument; the tools are {names}.")
+    if text := subject.spec.say:
+        is_known = _is_mcp(subject) if text.unlisted else _takes(schemas, text)
+        if not is_known:
+            names = ", ".join(function["name"] for function in schemas)
+            said = f"environment.say names {text.tool}({text.argument}), which is no tool with that argument"
+            return failed(said, f"Name one of the server's tools and its argument; the tools are {names}.")
     if bare := list(_undescribed(schemas)):
         return failed(f"without description or type: {', '.join(bare)}", describe, severity="warning")
     return passed(f"{', '.join(function['name'] for function in schemas)}: valid, each part described")
+
+
+def _takes(schemas: list[dict[str, Any]], text: TextCall) -> bool:
+    return any(
+        function["name"] == text.tool and text.argument in function["parameters"].get("properties", {})
+        for function in schemas
+    )
+
+
+def _is_mcp(subject: Subject) -> bool:
+    """Whether the server may have tools that it does not list: it is somebody else's, and has MCP tools."""
+    environment = subject.players[0].environment
+    return isinstance(environment, Adapter) and environment.settings.actions != "typed"
 
 
 def _undescribed(schemas: list[dict[str, Any]]) -> Iterator[str]:

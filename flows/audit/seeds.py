@@ -3,23 +3,18 @@
 In: a `Subject` with open sessions. Out: verdicts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from math import exp
-from time import monotonic
 
 from apprentice.envs.catalog import part_of
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment as Adapter
-from apprentice.envs.player import Player
 from apprentice.envs.wire.passing import NAMES, difference, leaves, masked
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
-from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
 from apprentice.flows.audit.play.subject import (
     CheckResult,
     Evidence,
-    Opened,
-    Recorded,
     Subject,
     check,
     does_not_apply,
@@ -28,15 +23,9 @@ from apprentice.flows.audit.play.subject import (
     play,
     replayed,
 )
-from apprentice.tasks.episodes.episode import Call, Episode
 from apprentice.tasks.episodes.texts import same_text
 
 OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."
-IGNORES_SEEDS = (
-    "A question is its seed, so a server that ignores seeds cannot be used. If its reset takes a task by its name, "
-    "list them: environment.tasks: [{task_id: …}, …]. Else its author can draw the start from the seed: "
-    "def reset(self, seed=None, …), and random.Random(seed) in place of random."
-)
 ONE = (
     "If it always begins with the same start, say so: environment.one_task: true trains on that one. If its reset "
     "takes a task by its name, list them: environment.tasks: [{task_id: …}, …]."
@@ -46,10 +35,6 @@ DISTINCT = 0.2
 """Share of the seeds that must have a question of their own."""
 OVERLAP = 0.2
 """Share of the evaluation's questions that training may contain; the filter and GRPO leave them out."""
-AGAIN = 3
-"""Episodes of the first seed that must be the same again: a draw from two is so by chance for every other server."""
-SHORT = 5
-"""Calls by which episodes of several seeds are compared."""
 
 
 def differing(first: Mapping[int, str], second: Mapping[int, str]) -> Iterator[Evidence]:
@@ -126,37 +111,11 @@ def ignored(subject: Subject) -> CheckResult:
     return failed(f"{len(questions)} seeds gave the same question", remedy, *shown)
 
 
-def lead_elsewhere(player: Player, seeds: Sequence[int], seconds: float = 10.0) -> bool:
-    """Whether the same calls have other replies or rewards under another seed, and the same ones again under the first.
-
-    Raises Refused, BadReply, SessionLost.
-    """
-    until = monotonic() + seconds
-
-    def move(episode: Episode) -> Call | None:
-        return any_call(episode) if episode.turns < SHORT and monotonic() < until else None
-
-    first, *others = (play(player, seed, move) for seed in (*seeds, *(seeds[0],) * AGAIN))
-    same = [(each.replies, each.rewards) == (first.replies, first.rewards) for each in others]
-    return monotonic() < until and all(same[-AGAIN:]) and not all(same)
-
-
-@contextmanager
-def made_at(opened: Opened, subject: Subject) -> Iterator[Player]:
-    """Yield the environment in another process, while the block runs."""
-    with opened() as server:
-        session = Recorded(server)
-        try:
-            yield subject.spec.make(session)
-        finally:
-            session.close()
-
-
 @check("seeds.process", "error", "Another server, or the same one started again, asks other questions.")
 def process(subject: Subject) -> CheckResult:
     if subject.elsewhere is None:
         return does_not_apply("the server was not started here, so its process cannot be started a second time")
-    with made_at(subject.elsewhere, subject) as environment:
+    with subject.made_at(subject.elsewhere) as environment:
         try:
             questions_there = {seed: environment.ask(seed) for seed in subject.many}
         except Refused as refused:

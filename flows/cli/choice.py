@@ -198,10 +198,13 @@ def environment_of(
 def settings_given(overrides: list[str] | None) -> dict[str, Any]:
     """Return settings of the adapter that a user gives as NAME=VALUE, with the rows of a file of tasks; `say`, which
     stands beside them in a recipe, is among them. Raises Stop."""
+    own: list[str] = []
     say: dict[str, Any] = {}
-    own = [each for each in overrides or [] if re.split(r"[.=]", each)[0] != "say"]
-    for each in set(overrides or []).difference(own):
-        override_field(say, each)
+    for each in overrides or []:
+        if re.match(r"say[.=]", each):
+            override_field(say, each)
+        else:
+            own.append(each)
     spec, _ = environment_of(ANY, {}, own)
     try:
         return spec.settings | {name: TextCall.model_validate(value).model_dump() for name, value in say.items()}

@@ -8,7 +8,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -331,6 +331,16 @@ class Subject:
         """Return an environment on a new connection."""
         self.players[place].renew()
         return self.players[place]
+
+    @contextmanager
+    def made_at(self, opened: Opened) -> Iterator[Player]:
+        """Yield the environment in another process, while the block runs."""
+        with opened() as server:
+            session = Recorded(server)
+            try:
+                yield self.spec.make(session)
+            finally:
+                session.close()
 
     def question(self, seed: int, place: int = 0) -> str:
         return self.players[place].ask(seed)

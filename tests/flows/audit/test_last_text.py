@@ -61,11 +61,15 @@ def test_a_desk_that_pays_for_any_text_is_found(desk: ServedDesk, monkeypatch: p
     assert verdict.found.startswith(("a message without a call earns 1.00 of 1", "say("))
 
 
-@pytest.mark.parametrize(("tool", "argument"), [("respond", "message"), ("refund", "message")])
+@pytest.mark.parametrize(
+    ("tool", "argument", "unlisted"),
+    [("respond", "message", False), ("refund", "message", False), ("respond", "message", True)],
+)
 def test_a_setting_that_names_no_tool_for_the_text_stops_a_run_before_it_begins(
-    desk: ServedDesk, tool: str, argument: str
+    desk: ServedDesk, tool: str, argument: str, unlisted: bool
 ):
-    task = EnvironmentSpec(path=FILE, say={"tool": tool, "argument": argument})  # type: ignore[arg-type]
+    say = {"tool": tool, "argument": argument, "unlisted": unlisted}
+    task = EnvironmentSpec(path=FILE, say=say)  # type: ignore[arg-type]
     verdict = found(asking.tools, desk, task)
     assert verdict.status == "failed"
     assert verdict.found.startswith(f"environment.say names {tool}({argument})")

@@ -1,0 +1,178 @@
+"""How a server that somebody else published begins its episodes: by the seed, always alike, in turn, or at random.
+
+In: a server, its first resets, and the environment as far as it is known. Out: settings of its recipe, each with what
+it follows from; Stop where it begins at random.
+"""
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.openenv.tasks import rows_of
+from apprentice.envs.player import Player
+from apprentice.envs.wire.passing import difference
+from apprentice.envs.wire.reply import BadReply, Reply, one_line
+from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.play.first_resets import Start, first_resets
+from apprentice.flows.audit.play.guesses import any_call
+from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
+from apprentice.flows.audit.play.subject import Recorded, play
+from apprentice.flows.recipe.adopted_recipe import Finding
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.reporting.errors import Stop
+
+SECONDS = 10.0
+"""After which no further reset is asked for."""
+LATER = 3
+"""Seeds behind the first one that fails, of which none may be taken."""
+RESETS = 24
+"""Resets of a session that are compared, where they differ: half of them may be tasks that it goes through in turn."""
+REPEATS, REPEAT_SECONDS = 8, 3.0
+"""Further resets under one seed, and for how long."""
+ASKED, FEW = 200, 100
+"""Seeds that are asked for their start, and from how many different ones on windows have enough of their own."""
+
+
+def kind_of_start(
+    server: EnvironmentServer, first: list[Start], given: dict[str, Any], unknown: str
+) -> dict[str, Finding]:
+    """Whether the seed is the question, or there is one start. Raises Stop for random starts.
+
+    Args:
+        unknown: Where the server lists tasks whose name in a reset is not known.
+    """
+    one, again, other = (each.whole for each in first)
+    if differs := difference(one, again) or next(filter(None, _again(server, given, one, of_a_session=True)), None):
+        one, again, other = (first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
+        if difference(one, again) or any(_again(server, given, one, of_a_session=False)):
+            raise Stop(
+                f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
+                IGNORES_SEEDS,
+            )
+        if not ("one_task" in given or difference(one, other)) and (rotation := _rotation(server, given)):
+            return {"rotation": Finding(rotation, f"the resets of a session go through {rotation} starts in turn")}
+        new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
+        return _same_start(one, other, unknown) | new
+    return _same_start(one, other, unknown)
+
+
+def _again(server: EnvironmentServer, given: dict[str, Any], one: Reply, *, of_a_session: bool) -> Iterator[str | None]:
+    """Yield how further resets under one seed differ from a start, in one session or each in a new one: a start that
+    is drawn from two is the same three times in a row for every fourth server."""
+    until = monotonic() + REPEAT_SECONDS
+    seeds = (1 for _ in range(REPEATS) if monotonic() < until)
+    try:
+        if of_a_session:
+            yield from (difference(one, each.whole) for each in first_resets(server, given, seeds))
+        else:
+            yield from (difference(one, first_resets(server, given, (seed,))[0].whole) for seed in seeds)
+    except Stop:  # they end
+        return
+
+
+def _rotation(server: EnvironmentServer, given: dict[str, Any]) -> int:
+    """After how many resets a session begins as at first, and goes on so; 0 if it does not."""
+    began = monotonic()
+    try:
+        first_resets(server, given, seeds=(1,))
+        if 2 * RESETS * (monotonic() - began) > SECONDS:
+            return 0
+        once, again = ([each.whole for each in first_resets(server, given, seeds=(1,) * RESETS)] for _ in range(2))
+    except Stop:  # they end
+        return 0
+    if any(map(difference, once, again)):
+        return 0
+    turns = range(2, RESETS // 2 + 1)
+    return next((turn for turn in turns if not any(map(difference, once, once[turn:]))), 0)
+
+
+def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:
+    if difference(one, other):
+        return {}
+    why = "other seeds gave the same start: there is one task"
+    if unknown:
+        why += f", or one of those at {unknown}: what a reset calls it, you know (--set tasks=[{{name: …}}, …])"
+    return {"one_task": Finding(True, why)}
+
+
+def after_a_step(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+    """A session for each episode, where a reset after a step shows what the first one of a session does not: a count
+    of all its steps, or what is left of the episode before."""
+    session = Recorded(server)
+    player = spec.make(session)
+    try:
+        first = play(player, 0, lambda episode: None if episode.turns else any_call(episode)).question
+        if same_text(player.ask(0)) == same_text(first):
+            return {}
+        player.renew()
+        if same_text(player.ask(0)) != same_text(first):
+            return {}
+    except (Refused, BadReply, SessionLost):
+        return {}
+    finally:
+        session.close()
+    return {"new_sessions": Finding(True, "a reset after a step shows another start than the first one of a session")}
+
+
+def by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+    """Seeds as tasks, where every seed has the same start and the same calls lead elsewhere under another seed."""
+    session = Recorded(server)
+    try:
+        if not lead_elsewhere(without(spec, "one_task").make(session), range(1, 5)):
+            return {}
+    except (Refused, BadReply, SessionLost):
+        return {}
+    finally:
+        session.close()
+    why = "every seed has the same start, and the same calls lead elsewhere: each of so many seeds is a task"
+    return {"tasks": Finding(FEW, why)}
+
+
+def few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+    """The seeds that stand for all starts as tasks, where seeds give too few for windows of their own."""
+    if spec.questions is not None:
+        return {}
+    session, until = Recorded(server), monotonic() + SECONDS
+    player, found, asked = spec.make(session), {}, 0
+    try:
+        while asked < ASKED and monotonic() < until:
+            found.setdefault(same_text(player.ask(asked)), asked)
+            asked += 1
+    except Refused as refused:
+        return _ended(player, asked, spec, refused)
+    except (BadReply, SessionLost):
+        return {}
+    finally:
+        session.close()
+    if asked < 2 * len(found) or len(found) > FEW:
+        return {}
+    rows = [_row(spec, seed) for seed in found.values()]
+    return {"tasks": Finding(rows, f"{asked} seeds gave {len(found)} different starts: each is a task")}
+
+
+def _row(spec: EnvironmentSpec, seed: int) -> dict[str, Any]:
+    """What a reset is sent under a seed, as a task."""
+    tasks = spec.settings.get("tasks") or [{}]
+    return tasks[seed % len(tasks)] | {spec.settings.get("seed_as") or "seed": seed}
+
+
+def _ended(player: Player, failed: int, spec: EnvironmentSpec, refused: Refused) -> dict[str, Finding]:
+    """The seeds before the first one that fails, as tasks. Raises Stop where later ones do not fail."""
+    for seed in range(failed + 1, failed + 1 + LATER):
+        try:
+            player.ask(seed)
+        except Refused:
+            continue
+        raise Stop(
+            f"It cannot be trained on: its reset fails under seed {failed}, and not under seed {seed} ({refused}).",
+            "Its author has to mend it. Else name rows that it takes: --set tasks='[{seed: 0}, …]'.",
+        )
+    rows = [_row(spec, seed) for seed in range(failed)]
+    tasks = failed if rows == rows_of(failed) else rows
+    return {"tasks": Finding(tasks, f"seed {failed} and those after it fail ({one_line(str(refused), 80)})")}
+
+
+def without(spec: EnvironmentSpec, setting: str, **others: Any) -> EnvironmentSpec:
+    return spec.with_settings({name: value for name, value in spec.settings.items() if name != setting} | others)
