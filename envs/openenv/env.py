@@ -91,7 +91,7 @@ class Environment(DiscoveredEnvironment):
 
     def __init__(self, settings: Settings, session: Session | None = None):
         super().__init__(settings, session)
-        self._crashed_on: set[str] = set()
+        self._refusals: set[str] = set()
 
     @classmethod
     def questions_under(cls, settings: dict[str, Any]) -> int | None:
@@ -203,14 +203,17 @@ class Environment(DiscoveredEnvironment):
         return super()._answer_in(reply)
 
     def _acted(self, action: dict[str, Any]) -> Reply:
-        """As the base's, but raises ValueError where the server crashes on the action, and again in a replay: that is
-        how many published servers refuse one."""
-        place = json.dumps([len(self._rewards), action], sort_keys=True)
+        """As the base's, but raises ValueError where the server crashes on the action, and again on a new connection:
+        that is how many published servers refuse one. Whatever says the same later is a refusal, too."""
         try:
             return super()._acted(action)
         except Crashed as crashed:
-            if place not in self._crashed_on:
-                self._crashed_on.add(place)
-                raise
-            self.session.renew()  # the crash may have left half of a step behind
-            raise ValueError(one_line(crashed.reason)) from crashed
+            said = crashed
+        if said.reason not in self._refusals:
+            self.session.renew()
+            try:
+                return super()._acted(action)
+            except Crashed as again:
+                said = again
+                self._refusals.add(again.reason)
+        raise ValueError(one_line(said.reason)) from said

@@ -232,13 +232,19 @@ class Session:
         self.turned_away = True
 
     async def _once(self, do: Callable[..., Any], *given: Any) -> Any:
-        """Make one attempt. Any failure drops the connection; the breaker counts connection failures."""
+        """Make one attempt. Any failure drops the connection; the breaker counts connection failures. A crash may have
+        left half of a step behind, so the episode is put back before its next message."""
         from websockets.exceptions import ConnectionClosed
 
         try:
             await self._breaker.wait()
             result = await do(*given)
         except Refused:
+            raise
+        except Crashed:
+            if self._on_server is None or self._on_server.starts_anew:
+                self._throw_away()
+            self._on_server = None
             raise
         except (OSError, EOFError, ConnectionClosed) as error:
             self._throw_away()
@@ -301,12 +307,17 @@ class Session:
         return self._client
 
     async def _rebuild(self, client: "WireClient", episode: WireEpisode) -> None:
-        """Replay the episode so far. Raises BadReply if another one's turn came between, and a reply is another one."""
+        """Replay the episode so far. Raises SessionLost if the server crashes on an action that it took before, and
+        BadReply if another one's turn came between and a reply is another one."""
+        replies: list[Reply] = []
         try:
-            replies = [await _begun(client, episode)]
-            replies += [await client.ask("step", action) for action in episode.actions]
+            replies.append(await _begun(client, episode))
+            for action in episode.actions:
+                replies.append(await client.ask("step", action))
         except (BadReply, ServerError) as error:  # the server accepted all of this before
-            raise ConnectionError(f"the episode could not be replayed on a new session: {error}") from error
+            found = meaning(error, "step" if replies else "reset") if isinstance(error, ServerError) else error
+            lost = f"the episode could not be replayed on a new session: {error}"
+            raise (SessionLost if isinstance(found, Crashed) else ConnectionError)(lost) from found
         if self.is_shared:
             count("replayed", len(replies))
             for then, now in zip(episode.replies, replies, strict=False):

@@ -16,6 +16,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.command import command_server
 from apprentice.envs.serving.process import ServerFailed
+from apprentice.envs.wire.metrics import counted
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.flows.audit.audit import Report, audit
@@ -263,6 +264,16 @@ def test_a_refused_action_is_a_reply_and_costs_a_turn(
     assert (episode.done, episode.broken, episode.turns) == (False, "", 2)
     episode.step(called("act", label=right(episode.question)))
     assert (episode.reward, episode.done) == (1.0, True)
+
+
+def test_a_server_is_asked_once_more_whether_its_crash_is_a_refusal(begin: Callable[..., Episode]):
+    """A connection may cost seconds there, and a student's first episodes hold many wrong calls."""
+    episode = begin("crashing")
+    with counted() as counts:
+        for _ in range(5):
+            episode.step(called("act", label="blue"))
+    assert counts.get("reconnects") == 1
+    assert (episode.turns, episode.broken) == (5, "")
 
 
 @pytest.mark.parametrize(
