@@ -14,19 +14,27 @@ from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.episodes.record import read_episodes, used_questions
+from apprentice.tasks.episodes.record import read_episodes, read_rows, used_questions
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.filter import filter_rollouts, filter_thoughts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts, mix_thoughts, tried_questions
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.relabel import relabel
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import rescore
+from apprentice.tasks.rollouts.thought_length import tokens_of_thoughts
 from apprentice.tasks.scale import scale_rollouts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec, EvaluateSpec, MixSpec, Purpose, Seeds, Window
+from apprentice.tasks.training.forecast import Texts
 from apprentice.tasks.training.method import Lessons
+
+LOOKED_AT = 64
+"""Kept episodes whose turns are measured against the limits of the stages that follow."""
+ROUNDED_TO = 16
+"""Tokens: a limit that is proposed is a multiple of it."""
 
 
 def made_or_rescored(run: RunContext, make: Stage[..., Rollouts], given: tuple[Any, ...], always: bool) -> Rollouts:
@@ -120,6 +128,25 @@ def _tries(like: EvaluateSpec, questions: int, samples: int, temperature: float)
         bf16=like.bf16,
         samples=samples,
     )
+
+
+def warn_of_limits(run: RunContext, recipe: Recipe, lessons: Lessons, student: Checkpoint) -> None:
+    """Warn of limits that cut off a student which learned to write what the kept episodes say, before it learns it."""
+    folder, thought = run.store.fetch(lessons.kept), tokens_of_thoughts(recipe.student.thinking, 1)
+    tokenizer = load_tokenizer(run.store.fetch(student), run.trusted)
+    written = Texts.of_rows(tokenizer, read_rows(folder / "kept.jsonl")[:LOOKED_AT], thought).written
+    turns = [turn - thought for turn, *_ in written]
+    episodes = [episode - thought * count for _, episode, count in written]
+    trainings = [each for name in recipe.trains_on if (each := recipe.training(name))]
+    limits = [("evaluate.max_new_tokens", recipe.evaluate.max_new_tokens, turns, "answer")]
+    limits += [(*each.longest_episode, episodes, "episode") for each in trainings if each.longest_episode]
+    for field, limit, lengths_now, what in limits:
+        if beyond := sum(length > limit for length in lengths_now):
+            wanted = -(-max(lengths_now) // ROUNDED_TO) * ROUNDED_TO
+            announce.warn(
+                f"{beyond} of {len(written)} kept episodes have an {what} of more than {field} ({limit} tokens): a "
+                f"student that learned to write it is cut off. {field}: {wanted} has room for each of them."
+            )
 
 
 def filtered(

@@ -9,7 +9,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.beginning import initial_checkpoint, new_student, question_set
 from apprentice.flows.learned_scale import has_unknown_scale, with_learned_scale
-from apprentice.flows.lessons import lessons_of, rollouts_of
+from apprentice.flows.lessons import lessons_of, rollouts_of, warn_of_limits
 from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
@@ -85,7 +85,10 @@ class Pipeline:
     def lessons(self) -> Lessons:
         """The rollouts of teacher, dataset or student, filtered and measured."""
         if self.learned_from is None:
-            self.learned_from = lessons_of(self.run, self.recipe, self.questions, self.models.base, self._rescore)
+            given = self.run, self.recipe, self.questions, self.models.base
+            self.learned_from = lessons_of(*given, self._rescore)
+            if self.run.log[-1].state == "ran":
+                warn_of_limits(self.run, self.recipe, self.learned_from, self.models.base)
         return self.learned_from
 
     def task(self, spec: Any) -> Probed:

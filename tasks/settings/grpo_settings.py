@@ -228,6 +228,10 @@ class GrpoSpec(TrainerSpec):
         return None if room is None else ("grpo.generation.max_model_length", room)
 
     @property
+    def longest_episode(self) -> tuple[str, int]:
+        return "grpo.max_completion_length", self.max_completion_length
+
+    @property
     def chooses_weights(self) -> tuple[str, str] | None:
         remedy = "Set grpo.held_out.questions: 0; the evaluation then judges the last step."
         uses = "grpo.held_out loads the best step's weights at the end"

@@ -153,6 +153,11 @@ class TrainerSpec(TrlSection):
         return None
 
     @property
+    def longest_episode(self) -> tuple[str, int] | None:
+        """A field that bounds what follows an episode's prompt, without thoughts, with its tokens."""
+        return None
+
+    @property
     def chooses_weights(self) -> tuple[str, str] | None:
         """The setting by which an earlier step's weights may be published, and how to do without it."""
         return None

@@ -121,6 +121,13 @@ class Texts(NamedTuple):
         return len(self._median[1])
 
     @property
+    def written(self) -> list[tuple[int, int, int]]:
+        """Of each row the tokens of its longest turn, those that follow its prompt, and its turns; none of them with a
+        closing turn."""
+        acts = [each[:-1] or each for each in (list(_written(row)) for row in self.rows)]
+        return [(max(after - first for first, after in each), each[-1][1] - each[0][0], len(each)) for each in acts]
+
+    @property
     def _median(self) -> tuple[list[int], list[tuple[int, int]]]:
         """A row's ids, and where its turns begin and end; the last of several closes an episode."""
         turns = [(row["input_ids"], [*_written(row)]) for row in self.rows]
