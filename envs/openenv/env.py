@@ -22,8 +22,10 @@ from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.session import Crashed, Session
 from apprentice.envs.wire.waiting import wait_for
 
-MCP = {"tool_name", "arguments"}
-"""Fields of OpenEnv's action that calls an MCP tool."""
+MCP = ("tool_name", "arguments", "type")
+"""Fields of OpenEnv's action that calls an MCP tool; the last one says so."""
+CALL = "call_tool"
+"""What it says."""
 FEW = 12
 """Most different values of a task's field that make slices of an evaluation."""
 
@@ -171,7 +173,7 @@ class Environment(DiscoveredEnvironment):
         if schema is None:
             return None
         members = [schema, *schema.get("$defs", {}).values()]
-        return None if any(each.get("properties", {}).keys() >= MCP for each in members) else schema
+        return None if any(_calls_tools(each.get("properties", {})) for each in members) else schema
 
     def _listed(self) -> list[ListedTool]:
         if self.settings.actions != "typed":
@@ -217,3 +219,8 @@ class Environment(DiscoveredEnvironment):
                 said = again
                 self._refusals.add(again.reason)
         raise ValueError(one_line(said.reason)) from said
+
+
+def _calls_tools(fields: dict[str, Any]) -> bool:
+    """Whether these are the fields of OpenEnv's action for MCP tools, and not of an action that has a tool's name."""
+    return fields.keys() >= {*MCP} and CALL in json.dumps(fields["type"])

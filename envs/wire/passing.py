@@ -4,20 +4,25 @@ In: two replies that should be equal. Out: which parts differ, with and without 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
 from apprentice.envs.wire.reply import Reply, one_line
 
 NAMES = re.compile(
-    r"(^|[_.])(id|uuid|guid|timestamp|time|(created|updated|started)_at|session|ms|millis|((latency|elapsed|duration)\w*))$",
+    r"(^|[_.])(id|uuid|guid|timestamp|time|(created|updated|started)_at|session|token|nonce|ms|millis|"
+    r"((latency|elapsed|duration)\w*))$",
     re.IGNORECASE,
 )
 """Names of values that may change on every reset of one question."""
 TOKENS = re.compile(
     r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b"  # a UUID
-    r"|\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{8,}\b"  # a hash
+    r"|(?<![^\W_])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b"  # a hash
+    r"|(?<=[a-zA-Z]_)[0-9a-f]{8,}\b"  # the same behind what it is of, as in conv_92791443
+    r"|(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{20,}(?![\w-])"  # a token, as of secrets
+    r"|\b0x[0-9a-f]{6,}\b"  # an address in memory
+    r"|(?<=\bin )\d+\.\d+ ?(?:s|ms|µs|us|seconds?)\b"  # what a test took
     r"|\b1[6-9]\d{8}(?:\.\d+)?\b"  # the seconds since 1970
     r"|/tmp/[\w./-]+"
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b"
@@ -62,14 +67,25 @@ def passing(first: Any, second: Any) -> list[str]:
     return [path for path in differ if NAMES.search(path) or masked(one[path]) == masked(other[path])]
 
 
-def difference(then: Reply | None, now: Reply) -> str:
-    """Return how two replies differ in more than ids and times; empty if they do not, or one was not kept."""
+def is_within(path: str, shown: Sequence[str]) -> bool:
+    """Return whether a path is one of those that are shown, or below one; true where all are."""
+    return not shown or any(path == each or path.startswith(f"{each}.") for each in shown)
+
+
+def difference(then: Reply | None, now: Reply, shown: Sequence[str] = ()) -> str:
+    """Return how two replies differ in more than ids and times; empty if they do not, or one was not kept.
+
+    Args:
+        shown: The paths that a player is shown, where not all of a reply is.
+    """
     if then is None or then == now:
         return ""
     if (then.reward, then.done) != (now.reward, now.done):
         return f"reward {now.reward}, done {now.done} in place of {then.reward}, {then.done}"
     alike = passing(then.observation, now.observation)
-    one, other = ({p: v for p, v in leaves(each.observation) if p not in alike} for each in (then, now))
+    one, other = (
+        {p: v for p, v in leaves(each.observation) if p not in alike and is_within(p, shown)} for each in (then, now)
+    )
     path = next((path for path in {**one, **other} if one.get(path) != other.get(path)), None)
     if path is None:
         return ""

@@ -8,6 +8,7 @@ from math import exp
 
 from apprentice.envs.catalog import part_of
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment as Adapter
+from apprentice.envs.openenv.env import Settings
 from apprentice.envs.wire.passing import NAMES, difference, leaves, masked
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
@@ -31,6 +32,11 @@ ONE = (
     "takes a task by its name, list them: environment.tasks: [{task_id: …}, …]."
 )
 AS_TASKS = "The seed decides what follows all the same: environment.tasks: 100 makes tasks of the first 100 seeds."
+NONE = "its reset may take 0 for no seed"
+NOT_NONE = (
+    "Its author can mend it: `if seed is not None` in place of `if seed`. Until then begin the windows behind it: "
+    "windows.collect.start: 1, and so on."
+)
 DISTINCT = 0.2
 """Share of the seeds that must have a question of their own."""
 OVERLAP = 0.2
@@ -58,6 +64,8 @@ def repeat(subject: Subject) -> CheckResult:
     answers = [dict(zip(subject.seeds, each, strict=True)) for each in (subject.seen.questions, subject.seen.again)]
     if found := list(differing(*answers)):
         said = "the same seed gave two different questions"
+        if [each.seed for each in found] == [0] and len(subject.seeds) > 1:
+            return failed(f"seed 0 gave two different questions, and no other seed did: {NONE}", NOT_NONE, *found)
         if len(set(answers[0].values()) | set(answers[1].values())) == 2 * len(subject.seeds):
             said = f"{said}: each reset draws a new start, or counts on, whatever seed it is given"
         return failed(said, _seeded(subject), *found[:1])
@@ -90,7 +98,10 @@ def _hidden_draw(subject: Subject) -> Evidence | None:
     for place in (0, 1):
         play(subject.players[place], first.seed, replayed(first.calls))
         replies.append(subject.sessions[place].replies)
-    differ = (found for then, now in zip(*replies, strict=False) if (found := difference(then, now)))
+    own = subject.players[0].environment.settings
+    shown = [own.question, *[own.reply] * len(replies[0])] if isinstance(own, Settings) else [[]] * len(replies[0])
+    pairs = zip(*replies, shown, strict=False)
+    differ = (found for then, now, paths in pairs if (found := difference(then, now, paths)))
     return next((Evidence(first.seed, first.calls, each) for each in differ), None)
 
 

@@ -4,6 +4,7 @@ In: a URL, a Space, or a folder with a server's code. Out: the recipe's text; St
 cannot be trained on.
 """
 
+import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,11 @@ from typing import Any
 from apprentice.envs.catalog import ANY, EnvironmentSpec, part_of
 from apprentice.envs.openenv.discovered import NoTools
 from apprentice.envs.openenv.env import Environment
-from apprentice.envs.openenv.observation import NAMES, STATE, hidden, whole
+from apprentice.envs.openenv.observation import LONGEST, NAMES, STATE, hidden, whole
 from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metadata import metadata_of, schema_fails
-from apprentice.envs.wire.passing import difference, leaves
+from apprentice.envs.wire.passing import difference, leaves, masked
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -45,7 +46,14 @@ SEEDS = 3
 PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
 QUICK = 0.3
-"""Seconds of a reset up to which answers of two sessions are graded beside each other."""
+"""Seconds of a reset up to which episodes of two sessions are played beside each other."""
+EPISODES, DRAWS = 4, 6
+"""Such episodes, and the calls of each."""
+ONE_EACH = (
+    "Its author has to give create_app the class, or a function that makes an environment, in place of one that "
+    "returns the same each time."
+)
+OWN_DRAW = "Its author has to draw from random.Random(seed), kept by each environment, in place of random.seed(seed)."
 
 
 @contextmanager
@@ -133,7 +141,10 @@ def _by_adapter(
     first = first_resets(server, asked)
     found = {name: Finding(value, "as you said") for name, value in given.items()}
     is_one_start = not (tasks or said) and not any(difference(first[0].whole, each.whole) for each in first)
-    if is_one_start and (tasks := tasks_by_level(server, given)):
+    if is_one_start:
+        tasks, is_cut_short = tasks_by_level(server, given)
+        unknown = unknown or "a name of levels that there was no time to try" * is_cut_short
+    if is_one_start and tasks:
         asked, why = given | {"tasks": tasks}, "these levels begin differently"
         first = first_resets(server, asked)
     if tasks:
@@ -154,13 +165,10 @@ def _by_adapter(
     subject = Subject(server, spec, Needs(0, 0, SESSIONS), range(SEEDS))
     report = audit(subject, quick=True)
     if report.wrong is not None:
-        raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}.", report.wrong.remedy)
+        shown = "".join(f" ({each})" for each in report.wrong.evidence[:1] if each.saw not in report.wrong.found)
+        raise Stop(f"{server.url} cannot be trained on: {report.wrong.found}{shown}.", report.wrong.remedy)
     if report.granted > 1 and (shared := _shared(subject)):
-        raise Stop(
-            f"{server.url} cannot be trained on: all its sessions play one episode ({shared}).",
-            "Its author has to give create_app the class, or a function that makes an environment, in place of one "
-            "that returns the same each time.",
-        )
+        raise Stop(f"{server.url} cannot be trained on: {shared[0]}.", shared[1])
     if "tasks" in (few := {} if "seeded_tasks" in given else few_starts(server, spec)):
         found = few | {name: each for name, each in found.items() if name not in ("tasks", "seeded_tasks")}
         spec = without(spec, "seeded_tasks")
@@ -176,12 +184,15 @@ def _by_adapter(
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
 
 
-def _shared(subject: Subject) -> str:
-    """What shows that another session's episode changed that of a session; empty if nothing does."""
+def _shared(subject: Subject) -> tuple[str, str] | None:
+    """What another session's episode changes of that of a session, and the remedy; None if nothing does."""
     try:
-        return _changed_by_another(subject) or _graded_by_another(subject)
+        if shown := _changed_by_another(subject) or _graded_by_another(subject):
+            return f"all its sessions play one episode ({shown})", ONE_EACH
+        shown = _drawn_by_another(subject)
+        return (f"its sessions draw from one random generator ({shown})", OWN_DRAW) if shown else None
     except (Refused, BadReply, SessionLost):  # the audit has played it: a second session is no reason to refuse it
-        return ""
+        return None
     finally:
         wait_for(shut(subject.sessions))
 
@@ -197,6 +208,36 @@ def _changed_by_another(subject: Subject) -> str:
         return ""
     of_episode = [name for name in ("episode_id", "step_count") if before.get(name) != now.get(name)]
     return f"state.{of_episode[0]} of one changed with a reset and a step of another" if of_episode else ""
+
+
+def _drawn_by_another(subject: Subject) -> str:
+    """How an episode goes otherwise where another session resets before each of its calls, as after a random.seed of
+    all sessions; empty if it does not, or is not the same alone either."""
+    seed, other, *_ = subject.seeds
+    if max(subject.sessions[0].resets) >= QUICK:
+        return ""
+    for calls in range(EPISODES):
+        once, again, beside = (_replies(subject, seed, calls, each) for each in (None, None, other))
+        differ = [(then, now) for then, now in zip(once, beside, strict=False) if then != now]
+        if differ and once == again:
+            said = "beside a reset of another session a call is answered {1!r} in place of {0!r}"
+            return one_line(said.format(*differ[0]), 200)
+    return ""
+
+
+def _replies(subject: Subject, seed: int, calls: int, other: int | None) -> list[str]:
+    """The replies to an episode's first calls.
+
+    Args:
+        calls: Which of the draws of random calls.
+        other: The seed of another session's resets before each of them.
+    """
+    episode, draw = Episode(subject.fresh(0), seed), random.Random(calls)
+    while not episode.done and episode.turns < DRAWS:
+        if other is not None:
+            subject.fresh(1).ask(other)
+        take(episode, any_call(episode, draw))
+    return [masked(each["content"]) for each in episode.messages if each["role"] == "tool"]
 
 
 def _graded_by_another(subject: Subject) -> str:
@@ -247,6 +288,13 @@ def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[st
     known = [(f"{STATE}{path}", each) for path, each in first.texts.items() if _says(path, each)]
     found = observed or known
     likely = [path for path, _ in found if QUESTION.search(path.rpartition(".")[2])] or [path for path, _ in found[:1]]
+    likely = likely[:2]
+    differ = _differing(*starts)
+    if likely and not any(path in differ for path in likely):  # what follows the seed is a number, or in another text
+        others = (
+            path if path in dict(found) else path.partition(".")[0] for path in differ if not path.startswith(STATE)
+        )
+        likely += [*dict.fromkeys(others)][:3]
     if not likely:
         raise Stop(
             f"{server.url} cannot be trained on: neither a reset's observation nor its state holds a text, so a player "
@@ -254,14 +302,35 @@ def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[st
             "Ask its author to put the question into the observation's own fields.",
         )
     places = ", ".join(path for path, _ in found)
-    return {"question": Finding(likely[:2], f"the texts of a reset are at {places}")}
+    return {"question": Finding(likely, f"the texts of a reset are at {places}")}
+
+
+def _differing(*starts: Start) -> list[str]:
+    """Paths of a reset's observation and of the state's texts whose values follow the seed."""
+    one, same, another = (
+        dict(leaves(each.reply.observation)) | {f"{STATE}{path}": text for path, text in each.texts.items()}
+        for each in starts
+    )
+    return [path for path, value in one.items() if value == same.get(path) != another.get(path) and _is_own(path)]
+
+
+def _is_own(path: str) -> bool:
+    return not NAMES.search(path) and "metadata" not in path
 
 
 def _says(path: str, value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and not NAMES.search(path) and "metadata" not in path
+    return isinstance(value, str) and bool(value.strip()) and _is_own(path)
 
 
 def _left_out(spec: EnvironmentSpec, first: Start) -> str:
     """What of a reset no model reads, such as a picture; nothing where the recipe says what is shown."""
-    found = [] if spec.settings.get("question") else hidden(first.reply.observation)
-    return f" Not shown, as it is no text: {', '.join(found[:4])}." if found else ""
+    observation = first.reply.observation
+    found = [] if spec.settings.get("question") else hidden(observation)
+    long = [path for path in found if _says(path, observation.get(path)) and " " in observation[path].strip()]
+    raw = [path for path in found if path not in long]
+    said = f" Not shown, as it is no text: {', '.join(raw[:4])}." if raw else ""
+    if long:
+        said += (
+            f" Not shown unless `question` names it, as it is longer than {LONGEST:,} characters: {', '.join(long)}."
+        )
+    return said

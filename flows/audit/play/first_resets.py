@@ -5,10 +5,11 @@ Stop with what is wrong where a reset fails.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from apprentice.envs.wire.passing import leaves
+from apprentice.envs.openenv.observation import STATE
+from apprentice.envs.wire.passing import is_within, leaves
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -20,7 +21,10 @@ BUGS = re.compile(
     r"name '\w+' is not defined"
 )
 """Errors of a server's own code, whatever it is sent."""
-QUESTION = re.compile(r"prompt|question|task|instruction|problem|query|goal|message|text|observation", re.IGNORECASE)
+QUESTION = re.compile(
+    r"prompt|question|task|instruction|problem|query|goal|objective|message|text|content|description|observation",
+    re.IGNORECASE,
+)
 """Names of what is more likely a question than another text."""
 MENDED = "Its author has to mend it: the server's log may say where."
 
@@ -30,10 +34,18 @@ class Start(NamedTuple):
 
     reply: Reply
     texts: dict[str, str]
+    question: Sequence[str] = ()
+    """Paths of what is known to be the question."""
 
     @property
     def whole(self) -> Reply:
-        return self.reply._replace(observation=self.reply.observation | {"state": self.texts})
+        """What can tell the start from another one: of a known question that alone."""
+        known = self.reply.observation | {"state": self.texts}
+        if self.question:
+            state = {f"{STATE}{path}": each for path, each in self.texts.items()}
+            known = {path: each for path, each in [*leaves(self.reply.observation), *state.items()]}
+            known = {path: each for path, each in known.items() if is_within(path, self.question)}
+        return self.reply._replace(observation=known)
 
 
 def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterable[int] = (1, 1, 2)) -> list[Start]:
@@ -42,12 +54,14 @@ def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterab
     rows = given.get("tasks") or [{}]
     try:
         for seed in seeds:
-            reply = session.reset(**{"seed": seed} | given.get("reset", {}) | rows[(seed - 1) % len(rows)])
+            named = {given.get("seed_as") or "seed": seed}
+            reply = session.reset(**{"seed": seed} | named | given.get("reset", {}) | rows[(seed - 1) % len(rows)])
             try:
                 state = session.state()
             except BadReply:  # a server need not tell its state
                 state = {}
-            found.append(Start(reply, {path: each for path, each in leaves(state) if isinstance(each, str)}))
+            texts = {path: each for path, each in leaves(state) if isinstance(each, str)}
+            found.append(Start(reply, texts, given.get("question") or ()))
     except SessionLost as lost:
         raise Stop(
             f"{server.url} cannot be trained on as it is: it made no episode ({lost}).",

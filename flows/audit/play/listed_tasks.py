@@ -27,7 +27,7 @@ TASK_LISTS = {
 """Where servers that take a task by its name may list them, and what a reset may call the name."""
 NAMED_BY = ("key", "id", "name", "difficulty", "level")
 """Fields of a listed task that may hold what a reset calls it; `key` is its place in an object."""
-LEVELS = ("easy", "medium", "hard")
+LEVELS, NUMBERED = ("easy", "medium", "hard"), (1, 2, 3)
 """What servers that list nothing call their levels."""
 SEEDS = (1, 1, 2, 3)
 """Those under which a task's resets are compared."""
@@ -54,12 +54,13 @@ def tasks_by_name(server: EnvironmentServer, given: dict[str, Any]) -> tuple[Row
     return [], unknown
 
 
-def tasks_by_level(server: EnvironmentServer, given: dict[str, Any]) -> Rows:
-    """Levels as tasks, where a server that lists none begins otherwise on some."""
+def tasks_by_level(server: EnvironmentServer, given: dict[str, Any]) -> tuple[Rows, bool]:
+    """Levels as tasks, where a server that lists none begins otherwise on some, and whether names were left out."""
     until = monotonic() + SECONDS
     names = dict.fromkeys(["difficulty", *TASK_LISTS["/tasks"]])
-    rows = ([{name: each} for each in LEVELS] for name in names)
-    return next(filter(None, (_different(server, given, each, until, hidden=LEVELS) for each in rows)), [])
+    rows = ([{name: each} for each in levels] for levels in (LEVELS, NUMBERED) for name in names)
+    found = next(filter(None, (_different(server, given, each, until, hidden=LEVELS) for each in rows)), [])
+    return found, not found and monotonic() > until
 
 
 def are_seeded(server: EnvironmentServer, asked: dict[str, Any]) -> bool:
@@ -174,6 +175,8 @@ def _rows(listed: Any, called: str) -> Rows:
     """The list's objects; what is a name alone, or stands under one, has it as its `key`."""
     if isinstance(listed, dict):
         listed = listed.get(called, {key: each for key, each in listed.items() if isinstance(each, dict)})
+    if isinstance(listed, dict) and listed and all(isinstance(each, list) for each in listed.values()):
+        listed = [each for names in listed.values() for each in names]  # names by level
     if isinstance(listed, dict):
         listed = [(each if isinstance(each, dict) else {}) | {"key": key} for key, each in listed.items()]
     if not isinstance(listed, list):

@@ -10,7 +10,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.wire.reply import BadReply, one_line
+from apprentice.envs.wire.passing import leaves
+from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.play.guesses import any_call
@@ -23,7 +24,14 @@ PLAYED = 8
 LONGEST = 30
 """Turns after which such an episode is left."""
 AT_LEAST = 10
-"""Turns that a right episode may need, where random calls say little of it: see `rewards_and_turns`."""
+"""Turns that a right episode may need, where random calls end it sooner, or some were refused."""
+LONGEST_ANNOUNCED = 50
+"""Turns beyond which a server's own limit is not taken over: a student's context holds no more."""
+THINGS = "(steps|turns|rounds|moves|actions|attempts|tries|guesses|questions|days)"
+TURNS = re.compile(rf"(^|[._])(horizon|(max|total|num)_{THINGS}|{THINGS}_(left|remaining)|remaining_{THINGS})$", re.I)
+"""Names of how many turns an episode has."""
+SCORE = re.compile(r"(^|[._])(\w+_)?(score|accuracy|progress|grade)$", re.IGNORECASE)
+"""Names of what an answer is worth as a whole, so that the rewards of several are no sum."""
 SPEAKS = re.compile(r"respond|reply|say|speak|tell|talk|message|answer_?(the_?)?user", re.IGNORECASE)
 """Names of tools that speak to the user."""
 SECONDS = 10.0
@@ -42,6 +50,10 @@ class RandomEpisode(NamedTuple):
     last: str
     taken: int
     """How many of its calls the server took."""
+    is_scored: bool = False
+    """Whether each reward is what a field of the same reply calls the score so far."""
+    announced: int = 0
+    """The most turns that its reset speaks of; 0 if it speaks of none."""
 
 
 def random_episodes(server: EnvironmentServer, spec: EnvironmentSpec) -> list[RandomEpisode]:
@@ -59,10 +71,18 @@ def random_episodes(server: EnvironmentServer, spec: EnvironmentSpec) -> list[Ra
                 seed,
                 lambda episode: None if monotonic() > began + MOST_SECONDS else any_call(episode, draw),
             )
-            steps = [reply.reward for reply in session.replies[1:] if reply.reward is not None]
-            said = "".join(ended.replies[-1:])
+            begun, *replies = session.replies
+            rewarded = [reply for reply in replies if reply.reward]
             found.append(
-                RandomEpisode(steps, [tool for tool, _ in ended.calls], ended.ended, said, len(session.replies) - 1)
+                RandomEpisode(
+                    [reply.reward for reply in replies if reply.reward is not None],
+                    [tool for tool, _ in ended.calls],
+                    ended.ended,
+                    "".join(ended.replies[-1:]),
+                    len(replies),
+                    is_scored=bool(rewarded) and all(map(_is_score, rewarded)),
+                    announced=_announced(begun),
+                )
             )
     except (Refused, BadReply, SessionLost) as error:
         if not found:
@@ -79,23 +99,28 @@ def earned(played: Sequence[RandomEpisode]) -> str:
     if not any(each.taken for each in played):
         return f"No random call was taken; the last one: {one_line(played[-1].last, 160)}"
     rewards = [sum(each.rewards) for each in played]
-    return f"Random calls earned {min(rewards):g} to {max(rewards):g}."
+    said = f"Random calls earned {min(rewards):g} to {max(rewards):g}."
+    if not any(each.ended or any(each.rewards) for each in played):
+        longest = max(each.taken for each in played)
+        said += f" In {longest} turns no episode ended and none had a reward: max_turns may be too few."
+    return said
 
 
 def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
     """Whether the rewards of an episode are summed, and how many turns it has."""
     found = {}
-    if any(sum(reward != 0 for reward in each.rewards) > 1 for each in played):
+    early = [each for each in played if any(each.rewards[:-1])]
+    if early and not all(each.is_scored for each in early):
         found["reward"] = Finding("sum", "steps before the last one have rewards as well")
     ended = [each.taken for each in played if each.ended]
     turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
     if not ended and (late := [turn for turn in map(_first_reward, played) if turn > turns]):
         turns, why = LONGEST, f"{why}, and had their first reward after up to {max(late)}"
-    if ended and max(ended) > 1 and len({sum(each.rewards) for each in played}) == 1:
-        turns, why = max(turns, AT_LEAST), f"{why}, all with one reward: a right one may take longer"
-    elif ended and (last := _ends_when_called(played)):
-        turns, why = max(turns, AT_LEAST), f"{why}, by {last}: a right one may take longer"
+    if ended and turns < AT_LEAST and (max(ended) > 1 or any(each.taken < len(each.calls) for each in played)):
+        turns, why = AT_LEAST, f"{why}: a right one may take longer"
+    if (announced := min(LONGEST_ANNOUNCED, max(each.announced for each in played))) > turns:
+        turns, why = announced, f"{why}, and its reset speaks of {announced}"
     return found | {"max_turns": Finding(turns, why)}
 
 
@@ -104,11 +129,15 @@ def _first_reward(episode: RandomEpisode) -> int:
     return next((turn for turn, reward in enumerate(episode.rewards, 1) if reward), 0)
 
 
-def _ends_when_called(played: Sequence[RandomEpisode]) -> str:
-    """Return the tools whose call always ended an episode, if others never did: the player says when it ends."""
-    last = {each.calls[-1] for each in played if each.ended and each.calls}
-    before = {tool for each in played for tool in (each.calls[:-1] if each.ended else each.calls)}
-    return ", ".join(sorted(last)) if before and not last & before else ""
+def _is_score(reply: Reply) -> bool:
+    """Whether a field of a reply is the score so far, and its reward is that."""
+    return any(SCORE.search(path) and value == reply.reward for path, value in leaves(reply.observation))
+
+
+def _announced(begun: Reply) -> int:
+    """The most turns that a field of a reset speaks of, such as max_steps or guesses_left."""
+    said = (value for path, value in leaves(begun.observation) if TURNS.search(path) and isinstance(value, int))
+    return max(said, default=0)
 
 
 def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, Finding]:

@@ -25,6 +25,10 @@ from apprentice.tasks.reporting.errors import Stop
 
 SECONDS = 10.0
 """After which no further reset is asked for."""
+MANY = 16
+"""Resets that must be the same under another name of the seed: a draw from two may be so for a while."""
+SEED_NAMES = ("random_seed", "env_seed", "task_seed", "index", "idx", "task_index", "task_idx")
+"""What a reset may call the seed."""
 LATER = 3
 """Seeds behind the first one that fails, of which none may be taken."""
 RESETS = 24
@@ -47,15 +51,39 @@ def kind_of_start(
     if differs := difference(one, again) or next(filter(None, _again(server, given, one, of_a_session=True)), None):
         one, again, other = (first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
         if difference(one, again) or any(_again(server, given, one, of_a_session=False)):
+            if "seed_as" not in given and (named := _seed_by_another_name(server, given)):
+                return named
+            asks = f" Where {differs.partition(' ')[0]} is no part of the question, say what is, and what answers an "
+            asks += "action: --set question='[…]' --set reply='[…]'."
+            listed = f" It lists tasks at {unknown}." if unknown.startswith("/") else ""
             raise Stop(
-                f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).",
-                IGNORES_SEEDS,
+                f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).{listed}",
+                IGNORES_SEEDS + asks,
             )
         if not ("one_task" in given or difference(one, other)) and (rotation := _rotation(server, given)):
             return {"rotation": Finding(rotation, f"the resets of a session go through {rotation} starts in turn")}
         new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
         return _same_start(one, other, unknown) | new
     return _same_start(one, other, unknown)
+
+
+def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> dict[str, Finding]:
+    """The name by which a reset takes the seed, where it draws its start under `seed`."""
+    until = monotonic() + SECONDS
+    for name in SEED_NAMES:
+        if monotonic() > until:
+            break
+        asked = given | {"seed_as": name}
+        try:
+            one, again = (each.whole for each in first_resets(server, asked, (1, 1)))
+            if difference(one, again):
+                continue
+            *others, other = (each.whole for each in first_resets(server, asked, (*(1,) * MANY, 2)))
+        except Stop:  # it may take no such argument
+            continue
+        if not any(difference(one, each) for each in others) and difference(one, other):
+            return {"seed_as": Finding(name, "its resets draw a start of their own unless this is the seed")}
+    return {}
 
 
 def _again(server: EnvironmentServer, given: dict[str, Any], one: Reply, *, of_a_session: bool) -> Iterator[str | None]:
@@ -93,7 +121,8 @@ def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:
         return {}
     why = "other seeds gave the same start: there is one task"
     if unknown:
-        why += f", or one of those at {unknown}: what a reset calls it, you know (--set tasks=[{{name: …}}, …])"
+        those = f"those at {unknown}" if unknown.startswith("/") else f"several by {unknown}"
+        why += f", or one of {those}: what a reset calls it, you know (--set tasks=[{{name: …}}, …])"
     return {"one_task": Finding(True, why)}
 
 
