@@ -62,7 +62,7 @@ def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
     else:
         whole["windows"] = {"collect": {"size": 1400}, "grpo": {"size": 4000}, "evaluate": {"size": 1400}}
         whole["sft"] |= {"epochs": 1, "batch_size": 8, "learning_rate": 2.0e-4}
-        whole["grpo"] |= {"max_steps": 50, "learning_rate": 4.0e-5}
+        whole["grpo"] |= {"max_steps": 60, "learning_rate": 2.0e-5, "temperature": 1.0}
         whole["probe"] |= {"on_hopeless": "go_on"}
     whole["student"] |= {"thinking": THINKING[thinking]}
     whole["evaluate"] |= {"thinking": thinking != "off"}
