@@ -14,6 +14,15 @@ from apprentice.envs.tools import Tool
 
 MOST_TOOLS = 8
 """Tools that the first prompt names."""
+SHORT = 32
+"""Tokens of a call with numbers, names or choices."""
+ROOM = {
+    256: re.compile(r"code|script|program|patch|diff|html|essay|document|report|summary", re.IGNORECASE),
+    96: re.compile(r"sql|query|command|cmd|message|text|reason|thought|explanation|content|body|plan", re.IGNORECASE),
+}
+"""Tokens of a call with a text, by the argument's name."""
+LONGEST = 1_024
+"""Most tokens of an episode, of those that its calls may need: a student of 4,096 positions has prompt and replies."""
 LISTED = re.compile(r"\s+(?:Attributes|Args|Arguments|Parameters|Fields|Examples?|Note):\s")
 """Begins the part of a class's docstring that lists its fields, which the tool's schema has anyway."""
 
@@ -62,7 +71,8 @@ def training_lines(spec: EnvironmentSpec, turns: int, teacher: str, base_url: st
     endpoint = f", base_url: {quoted(base_url)}" if base_url else ""
     rows = spec.questions
     tries = "tries of one task" if rows == 1 else f"rows of {rows} tasks, or tries of them" if rows else "seeds"
-    tokens = 32 if turns <= 2 else 32 * min(turns, 16)
+    call = _tokens_of_a_call(spec.make().tools)
+    tokens = call if turns <= 2 else min(call * min(turns, 16), max(call, LONGEST))
     return [
         f"teacher: {{model: {quoted(teacher)}{endpoint}}}  # any model that calls tools; no script plays this",
         "student: {build: {max_positions: 4096}}  # for ids and numbers {model: HuggingFaceTB/SmolLM2-135M-Instruct}",
@@ -70,8 +80,17 @@ def training_lines(spec: EnvironmentSpec, turns: int, teacher: str, base_url: st
         "sft: {epochs: 10, batch_size: 8, gradient_accumulation: 1, learning_rate: 3.0e-3}",
         "grpo: {max_steps: 50, batch_size: 32, gradient_accumulation: 1, num_generations: 8, learning_rate: 3.0e-4,",
         f"  max_completion_length: {tokens}}}",
-        "evaluate: {questions: 100, max_new_tokens: 48}",
+        f"evaluate: {{questions: 100, max_new_tokens: {call * 3 // 2}}}",
     ]
+
+
+def _tokens_of_a_call(tools: Sequence[Tool]) -> int:
+    """Room for a call: as much as its longest argument may need, by its name."""
+    properties = (tool.schema["function"]["parameters"].get("properties", {}) for tool in tools)
+    texts = [
+        name for each in properties for name, about in each.items() if "string" in str(about) and "enum" not in about
+    ]
+    return next((room for room, names in ROOM.items() if any(map(names.search, texts))), SHORT)
 
 
 def quoted(value: Any) -> str:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.cli.adopt import adopt
+from apprentice.flows.recipe.adopted_recipe import training_lines
 from apprentice.tasks.reporting.errors import Stop
 from tests.envs.published import traps
 from tests.envs.published.serving import serving
@@ -81,3 +83,14 @@ def test_a_text_that_is_too_long_is_not_said_to_be_none():
         "Not shown unless `question` names it, as it is longer than 20,000 characters: document." in written("long")[0]
     )
     assert written("long", question=["question", "document"])[1]["question"] == ["question", "document"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "turns", "tokens"),
+    [("code", 2, (384, 256)), ("code", 9, (384, 1024)), ("sql_query", 4, (144, 384)), ("label", 3, (48, 96))],
+)
+def test_there_is_room_for_what_an_argument_s_name_speaks_of(argument: str, turns: int, tokens: tuple[int, int]):
+    tools = [{"name": "act", "input_schema": {"type": "object", "properties": {argument: {"type": "string"}}}}]
+    spec = EnvironmentSpec(name="openenv", settings={"actions": "typed", "tools": tools, "served_by": "trap"})
+    recipe = yaml.safe_load("\n".join(training_lines(spec, turns, "m", "")))
+    assert (recipe["evaluate"]["max_new_tokens"], recipe["grpo"]["max_completion_length"]) == tokens
