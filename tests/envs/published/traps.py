@@ -105,6 +105,13 @@ class Zero(Asked):
         return self.begin(seed or self.drawn.randint(1, 10**6))
 
 
+class Same(Asked):
+    """Begins always alike."""
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+        return self.begin(1)
+
+
 class OtherName(Asked):
     """Calls the seed by another name."""
 

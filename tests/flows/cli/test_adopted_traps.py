@@ -8,6 +8,7 @@ import yaml
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.audit.play import listed_tasks
 from apprentice.flows.cli.adopt import adopt
 from apprentice.flows.recipe.adopted_recipe import training_lines
 from apprentice.tasks.reporting.errors import Stop
@@ -22,6 +23,7 @@ APPS: dict[str, Callable[[], Any]] = {
     "attempts": lambda: traps.served(traps.Attempts),
     "ladder": lambda: traps.served(traps.Ladder),
     "zero": lambda: traps.served(traps.Zero),
+    "same": lambda: traps.served(traps.Same),
     "other name": lambda: traps.served(traps.OtherName),
     "numbered": lambda: traps.served(traps.Numbered),
     "dice": lambda: traps.served(traps.Dice),
@@ -83,6 +85,12 @@ def test_a_text_that_is_too_long_is_not_said_to_be_none():
         "Not shown unless `question` names it, as it is longer than 20,000 characters: document." in written("long")[0]
     )
     assert written("long", question=["question", "document"])[1]["question"] == ["question", "document"]
+
+
+def test_one_task_is_said_to_be_perhaps_one_of_several_where_there_was_no_time(monkeypatch: pytest.MonkeyPatch):
+    assert "one_task: true  # other seeds gave the same start: there is one task\n" in written("same")[0]
+    monkeypatch.setattr(listed_tasks, "SECONDS", 0.0)
+    assert "or one of several by a name of levels that there was no time to try: what a reset" in written("same")[0]
 
 
 @pytest.mark.parametrize(
