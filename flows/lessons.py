@@ -4,6 +4,7 @@ In: the recipe, the questions, the student. Out: `Lessons`. Rollouts that only t
 rewards have outdated are scored again in place of a new collection.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -27,7 +28,17 @@ from apprentice.tasks.rescore import rescore
 from apprentice.tasks.rollouts.thought_length import tokens_of_thoughts
 from apprentice.tasks.scale import scale_rollouts
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec, EvaluateSpec, MixSpec, Purpose, Seeds, Window
+from apprentice.tasks.settings.spec import (
+    CollectSpec,
+    DatasetSpec,
+    EvaluateSpec,
+    MixSpec,
+    Purpose,
+    Seeds,
+    ThinkingSpec,
+    Window,
+)
+from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training.forecast import Texts
 from apprentice.tasks.training.method import Lessons
 
@@ -130,15 +141,21 @@ def _tries(like: EvaluateSpec, questions: int, samples: int, temperature: float)
     )
 
 
-def warn_of_limits(run: RunContext, recipe: Recipe, lessons: Lessons, student: Checkpoint) -> None:
+def warn_of_limits(
+    run: RunContext,
+    evaluation: EvaluateSpec,
+    trainings: Sequence[TrainerSpec],
+    thinking: ThinkingSpec | None,
+    lessons: Lessons,
+    student: Checkpoint,
+) -> None:
     """Warn of limits that cut off a student which learned to write what the kept episodes say, before it learns it."""
-    folder, thought = run.store.fetch(lessons.kept), tokens_of_thoughts(recipe.student.thinking, 1)
+    folder, thought = run.store.fetch(lessons.kept), tokens_of_thoughts(thinking, 1)
     tokenizer = load_tokenizer(run.store.fetch(student), run.trusted)
     written = Texts.of_rows(tokenizer, read_rows(folder / "kept.jsonl")[:LOOKED_AT], thought).written
     turns = [turn - thought for turn, *_ in written]
     episodes = [episode - thought * count for _, episode, count in written]
-    trainings = [each for name in recipe.trains_on if (each := recipe.training(name))]
-    limits = [("evaluate.max_new_tokens", recipe.evaluate.max_new_tokens, turns, "answer")]
+    limits = [("evaluate.max_new_tokens", evaluation.max_new_tokens, turns, "answer")]
     limits += [(*each.longest_episode, episodes, "episode") for each in trainings if each.longest_episode]
     for field, limit, lengths_now, what in limits:
         if beyond := sum(length > limit for length in lengths_now):

@@ -88,7 +88,9 @@ class Pipeline:
             given = self.run, self.recipe, self.questions, self.models.base
             self.learned_from = lessons_of(*given, self._rescore)
             if self.run.log[-1].state == "ran":
-                warn_of_limits(self.run, self.recipe, self.learned_from, self.models.base)
+                ahead = [each for name in self.recipe.trains_on if (each := self.recipe.training(name))]
+                sections = self.recipe.evaluate, ahead, self.recipe.student.thinking
+                warn_of_limits(self.run, *sections, self.learned_from, self.models.base)
         return self.learned_from
 
     def task(self, spec: Any) -> Probed:

@@ -1,7 +1,7 @@
 """What is said of the kept episodes before a student learns from them."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -35,12 +35,21 @@ def test_a_limit_below_what_the_teacher_writes_is_named_with_one_that_has_room(
     monkeypatch.setattr(announce, "warn", warned.append)
     run = RunContext(LocalStore(toy_home / "artifacts", project="toy"), StandingServers({}, None))
     lessons = Lessons(None, newest(run, KeptRollouts), newest(run, LengthStats))
-    warn_of_limits(run, load_recipe(TOY, sets), lessons, newest(run, SftCheckpoint))
+    warn_of_limits(run, *sections(sets), lessons, newest(run, SftCheckpoint))
     assert [each.split(" of more than ")[1].split(" ")[0] for each in warned] == fields
     if warned:
         remedies = [each.split("is cut off. ")[1].split(" has room")[0].replace(": ", "=") for each in warned]
-        warn_of_limits(run, load_recipe(TOY, [*sets, *remedies]), lessons, newest(run, SftCheckpoint))
+        warn_of_limits(run, *sections([*sets, *remedies]), lessons, newest(run, SftCheckpoint))
         assert len(warned) == len(fields), "the remedy is enough"
+
+
+def sections(sets: list[str]) -> tuple[Any, Any, Any]:
+    recipe = load_recipe(TOY, sets)
+    return (
+        recipe.evaluate,
+        [each for name in recipe.trains_on if (each := recipe.training(name))],
+        recipe.student.thinking,
+    )
 
 
 def newest(run: RunContext, kind: type[A]) -> A:
