@@ -16,7 +16,7 @@ WORKING = (*SCRIPT, "reasoning_gym/working.py")
 
 
 EQUAL = {
-    "ba499e32cf50c0c98a22": "6f9b12558dc955dc82c7",  # openenv
+    "6140bef636e7e82ae20c": "6f9b12558dc955dc82c7",  # openenv
     "973eed7b8dde3684943f": "0352521b48707e954208",  # number
     "ce5f04d391947e1a8040": "4c4b95903ae93a16e5df",  # browsergym
     "83f4992f7e6f7eea7985": "7cf6c2fc547b2c500114",  # catch

@@ -22,10 +22,8 @@ from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.session import Crashed, Session
 from apprentice.envs.wire.waiting import wait_for
 
-MCP = ("tool_name", "arguments", "type")
-"""Fields of OpenEnv's action that calls an MCP tool; the last one says so."""
-CALL = "call_tool"
-"""What it says."""
+MCP = {"tool_name", "arguments", "type"}
+"""Fields of OpenEnv's action that calls an MCP tool."""
 FEW = 12
 """Most different values of a task's field that make slices of an evaluation."""
 
@@ -223,4 +221,4 @@ class Environment(DiscoveredEnvironment):
 
 def _calls_tools(fields: dict[str, Any]) -> bool:
     """Whether these are the fields of OpenEnv's action for MCP tools, and not of an action that has a tool's name."""
-    return fields.keys() >= {*MCP} and CALL in json.dumps(fields["type"])
+    return fields.keys() >= MCP and "call_tool" in json.dumps(fields["type"])

@@ -67,25 +67,26 @@ def passing(first: Any, second: Any) -> list[str]:
     return [path for path in differ if NAMES.search(path) or masked(one[path]) == masked(other[path])]
 
 
-def is_within(path: str, shown: Sequence[str]) -> bool:
-    """Return whether a path is one of those that are shown, or below one; true where all are."""
-    return not shown or any(path == each or path.startswith(f"{each}.") for each in shown)
+def narrowed(reply: Reply, shown: Sequence[str]) -> Reply:
+    """Return a reply with what is at or below these paths alone, by path; as it is without any."""
+    if not shown:
+        return reply
+    kept = {
+        path: value
+        for path, value in leaves(reply.observation)
+        if any(path == each or path.startswith(f"{each}.") for each in shown)
+    }
+    return reply._replace(observation=kept)
 
 
-def difference(then: Reply | None, now: Reply, shown: Sequence[str] = ()) -> str:
-    """Return how two replies differ in more than ids and times; empty if they do not, or one was not kept.
-
-    Args:
-        shown: The paths that a player is shown, where not all of a reply is.
-    """
+def difference(then: Reply | None, now: Reply) -> str:
+    """Return how two replies differ in more than ids and times; empty if they do not, or one was not kept."""
     if then is None or then == now:
         return ""
     if (then.reward, then.done) != (now.reward, now.done):
         return f"reward {now.reward}, done {now.done} in place of {then.reward}, {then.done}"
     alike = passing(then.observation, now.observation)
-    one, other = (
-        {p: v for p, v in leaves(each.observation) if p not in alike and is_within(p, shown)} for each in (then, now)
-    )
+    one, other = ({p: v for p, v in leaves(each.observation) if p not in alike} for each in (then, now))
     path = next((path for path in {**one, **other} if one.get(path) != other.get(path)), None)
     if path is None:
         return ""

@@ -242,7 +242,7 @@ class Session:
         except Refused:
             raise
         except Crashed:
-            if self._on_server is None or self._on_server.starts_anew:
+            if self._on_server is not None and self._on_server.starts_anew:
                 self._throw_away()
             self._on_server = None
             raise

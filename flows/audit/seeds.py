@@ -9,7 +9,7 @@ from math import exp
 from apprentice.envs.catalog import part_of
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment as Adapter
 from apprentice.envs.openenv.env import Settings
-from apprentice.envs.wire.passing import NAMES, difference, leaves, masked
+from apprentice.envs.wire.passing import NAMES, difference, leaves, masked, narrowed
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
@@ -99,9 +99,11 @@ def _hidden_draw(subject: Subject) -> Evidence | None:
         play(subject.players[place], first.seed, replayed(first.calls))
         replies.append(subject.sessions[place].replies)
     own = subject.players[0].environment.settings
-    shown = [own.question, *[own.reply] * len(replies[0])] if isinstance(own, Settings) else [[]] * len(replies[0])
-    pairs = zip(*replies, shown, strict=False)
-    differ = (found for then, now, paths in pairs if (found := difference(then, now, paths)))
+    if isinstance(own, Settings):
+        replies = [
+            [narrowed(each, own.reply if place else own.question) for place, each in enumerate(of)] for of in replies
+        ]
+    differ = (found for then, now in zip(*replies, strict=False) if (found := difference(then, now)))
     return next((Evidence(first.seed, first.calls, each) for each in differ), None)
 
 

@@ -151,6 +151,9 @@ def _by_adapter(
         found = {"tasks": Finding(tasks, why)} | found
     elif not said & {"tasks", "rotation"}:
         found = kind_of_start(server, first, given, unknown) | found
+        if "seed_as" in found.keys() - given.keys():
+            asked = asked | {"seed_as": found["seed_as"].value}
+            first = first_resets(server, asked)
     if asked.get("tasks") and "seeded_tasks" not in given and are_seeded(server, asked):
         found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
     found = ({} if "question" in given else _question(server, first, asked)) | found
@@ -259,7 +262,8 @@ def _place(server: EnvironmentServer, command: str, granted: int) -> Finding:
 
 def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[str, Any]) -> dict[str, Finding]:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
-    first, again, other = starts
+    first, _, other = starts
+    differ = _differing(*starts)
     session = Recorded(server)
     try:
         Environment.completed(given, session)
@@ -276,12 +280,11 @@ def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[st
     except (BadReply, ValueError):
         pass
     else:
-        asked = [path for path, each in first.texts.items() if each == again.texts.get(path) != other.texts.get(path)]
-        asked = [path for path in asked if QUESTION.search(path.rpartition(".")[2]) and not NAMES.search(path)]
+        asked = [path for path in differ if path.startswith(STATE) and QUESTION.search(path.rpartition(".")[2])]
         if not asked or difference(first.reply, other.reply):
             return {}
         why = "what a reset shows is the same under every seed, and this is not"
-        return {"question": Finding([f"{STATE}{path}" for path in asked[:2]], why)}
+        return {"question": Finding(asked[:2], why)}
     finally:
         session.close()
     observed = [(path, each) for path, each in leaves(first.reply.observation) if _says(path, each)]
@@ -289,7 +292,6 @@ def _question(server: EnvironmentServer, starts: Sequence[Start], given: dict[st
     found = observed or known
     likely = [path for path, _ in found if QUESTION.search(path.rpartition(".")[2])] or [path for path, _ in found[:1]]
     likely = likely[:2]
-    differ = _differing(*starts)
     if likely and not any(path in differ for path in likely):  # what follows the seed is a number, or in another text
         others = (
             path if path in dict(found) else path.partition(".")[0] for path in differ if not path.startswith(STATE)

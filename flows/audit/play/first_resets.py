@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from apprentice.envs.openenv.observation import STATE
-from apprentice.envs.wire.passing import is_within, leaves
+from apprentice.envs.wire.passing import leaves, narrowed
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
@@ -40,12 +39,7 @@ class Start(NamedTuple):
     @property
     def whole(self) -> Reply:
         """What can tell the start from another one: of a known question that alone."""
-        known = self.reply.observation | {"state": self.texts}
-        if self.question:
-            state = {f"{STATE}{path}": each for path, each in self.texts.items()}
-            known = {path: each for path, each in [*leaves(self.reply.observation), *state.items()]}
-            known = {path: each for path, each in known.items() if is_within(path, self.question)}
-        return self.reply._replace(observation=known)
+        return narrowed(self.reply._replace(observation=self.reply.observation | {"state": self.texts}), self.question)
 
 
 def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterable[int] = (1, 1, 2)) -> list[Start]:
