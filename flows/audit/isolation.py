@@ -4,8 +4,9 @@ In: a `Subject` with open sessions. Out: verdicts.
 """
 
 import json
+from collections.abc import Iterable
 
-from apprentice.envs.wire.passing import leaves
+from apprentice.envs.wire.passing import leaves, masked
 from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.flows.audit.exploits import constant_calls
 from apprentice.flows.audit.play.guesses import any_call
@@ -30,7 +31,12 @@ SHARED = "Keep everything that an episode changes in attributes that a reset set
 
 
 def _differs(subject: Subject, alone: AuditedEpisode, now: AuditedEpisode) -> bool:
-    return (alone.question, alone.reward, alone.replies) != (now.question, now.reward, now.replies)
+    return (alone.question, alone.reward, _masked(alone.replies)) != (now.question, now.reward, _masked(now.replies))
+
+
+def _masked(replies: Iterable[str]) -> list[str]:
+    """Replies without the ids and times that change on every call."""
+    return [masked(each) for each in replies]
 
 
 @check("isolation.interleaved", "error", "Rollouts of one group change each other's rewards.")
@@ -44,9 +50,11 @@ def interleaved(subject: Subject) -> CheckResult:
                 if place < len(each.calls) and not episode.done:
                     take(episode, each.calls[place])
         for episode, alone in zip(episodes, (one, other), strict=True):
-            replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-            if (episode.reward, replies) != (alone.reward, alone.replies):
+            replies = [each["content"] for each in episode.messages if each["role"] == "tool"]
+            if (episode.reward, _masked(replies)) != (alone.reward, _masked(alone.replies)):
                 said = f"beside another session the reward is {episode.reward}, alone {alone.reward}"
+                if episode.reward == alone.reward:
+                    said = f"beside another session the replies are {replies!r}, alone {[*alone.replies]!r}"
                 beside = Evidence(other.seed if alone is one else one.seed, (), "played meanwhile in another session")
                 return failed(said, SHARED, alone.evidence(), beside)
     return passed(f"{len(subject.known)} episodes, two at a time action by action, went as they do alone")

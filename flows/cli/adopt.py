@@ -4,7 +4,6 @@ In: a URL, a Space, or a folder with a server's code. Out: the recipe's text; St
 cannot be trained on.
 """
 
-import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +17,14 @@ from apprentice.envs.openenv.observation import LONGEST, NAMES, STATE, hidden, w
 from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metadata import metadata_of, schema_fails
-from apprentice.envs.wire.passing import difference, leaves, masked
+from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
-from apprentice.flows.audit.isolation import grading
+from apprentice.flows.audit.isolation import grading, interleaved
 from apprentice.flows.audit.play.first_resets import BUGS, MENDED, QUESTION, Start, first_resets
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.listed_tasks import are_seeded, tasks_by_level, tasks_by_name
@@ -47,8 +46,6 @@ PATIENCE = 20.0
 """Seconds to wait for a server that does not answer."""
 QUICK = 0.3
 """Seconds of a reset up to which episodes of two sessions are played beside each other."""
-EPISODES, DRAWS = 4, 6
-"""Such episodes, and the calls of each."""
 ONE_EACH = (
     "Its author has to give create_app the class, or a function that makes an environment, in place of one that "
     "returns the same each time."
@@ -214,33 +211,10 @@ def _changed_by_another(subject: Subject) -> str:
 
 
 def _drawn_by_another(subject: Subject) -> str:
-    """How an episode goes otherwise where another session resets before each of its calls, as after a random.seed of
-    all sessions; empty if it does not, or is not the same alone either."""
-    seed, other, *_ = subject.seeds
     if max(subject.sessions[0].resets) >= QUICK:
         return ""
-    for calls in range(EPISODES):
-        once, again, beside = (_replies(subject, seed, calls, each) for each in (None, None, other))
-        differ = [(then, now) for then, now in zip(once, beside, strict=False) if then != now]
-        if differ and once == again:
-            said = "beside a reset of another session a call is answered {1!r} in place of {0!r}"
-            return one_line(said.format(*differ[0]), 200)
-    return ""
-
-
-def _replies(subject: Subject, seed: int, calls: int, other: int | None) -> list[str]:
-    """The replies to an episode's first calls.
-
-    Args:
-        calls: Which of the draws of random calls.
-        other: The seed of another session's resets before each of them.
-    """
-    episode, draw = Episode(subject.fresh(0), seed), random.Random(calls)
-    while not episode.done and episode.turns < DRAWS:
-        if other is not None:
-            subject.fresh(1).ask(other)
-        take(episode, any_call(episode, draw))
-    return [masked(each["content"]) for each in episode.messages if each["role"] == "tool"]
+    drawn = interleaved.run(subject)
+    return one_line(drawn.found, 200) if drawn.status == "failed" else ""
 
 
 def _graded_by_another(subject: Subject) -> str:
