@@ -19,16 +19,22 @@ class Endpoint(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *turns: Any):
+    def __init__(self, *turns: Any, port: int = 0):
         self.turns = list(turns)
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
-        super().__init__(("127.0.0.1", 0), Answer)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        super().__init__(("127.0.0.1", port), Answer)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def replaced(self, *turns: Any) -> "Endpoint":
+        """Another one at the same address; what was sent to this one and is still under way is not asked of it."""
+        self.shutdown()
+        self.server_close()
+        return Endpoint(*turns, port=self.server_address[1])
 
 
 class Answer(BaseHTTPRequestHandler):
