@@ -28,6 +28,8 @@ TOKENS = re.compile(
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b"
 )
 """Texts that may change on every reset of one question."""
+FIELD = re.compile(r'(?m)(?:^|(?<=[{,\s])")(?P<name>[\w.]+)"?: (?P<value>"[^"\n]*"|[^\s,{}\[\]]+)')
+"""A name and its value in a reply as a model reads it: a line of its own, or within JSON."""
 LARGE = 2_000
 """Numbers from which an array is compared as a whole."""
 A_DAY = 86_400
@@ -58,6 +60,15 @@ def masked(value: Any) -> Any:
         return TOKENS.sub("…", value)
     is_now = isinstance(value, int | float) and any(abs(value / unit - time()) < A_DAY for unit in (1, 1000))
     return "…" if is_now else value
+
+
+def masked_fields(text: str) -> str:
+    """Return a reply as a model reads it, without ids and times, and without the values of fields that are such."""
+
+    def shown(field: re.Match[str]) -> str:
+        return f"{field['name']}: …" if NAMES.search(field["name"]) else field[0]
+
+    return masked(FIELD.sub(shown, text))
 
 
 def passing(first: Any, second: Any) -> list[str]:

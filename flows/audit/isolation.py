@@ -6,7 +6,7 @@ In: a `Subject` with open sessions. Out: verdicts.
 import json
 from collections.abc import Iterable
 
-from apprentice.envs.wire.passing import leaves, masked
+from apprentice.envs.wire.passing import leaves, masked_fields
 from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.flows.audit.exploits import constant_calls
 from apprentice.flows.audit.play.guesses import any_call
@@ -36,7 +36,7 @@ def _differs(subject: Subject, alone: AuditedEpisode, now: AuditedEpisode) -> bo
 
 def _masked(replies: Iterable[str]) -> list[str]:
     """Replies without the ids and times that change on every call."""
-    return [masked(each) for each in replies]
+    return [masked_fields(each) for each in replies]
 
 
 @check("isolation.interleaved", "error", "Rollouts of one group change each other's rewards.")

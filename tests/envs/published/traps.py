@@ -26,6 +26,7 @@ class Ticket(Observation):
     max_steps: int = 5
     scoreboard: dict[str, int] = Field(default_factory=dict)
     document: str = ""
+    result: dict[str, float] = Field(default_factory=dict)
 
 
 class Asked(Odd):
@@ -55,13 +56,14 @@ class Tokens(Asked):
 
 
 class Tested(Asked):
-    """Replies with what a test run prints: its time, and an object's address."""
+    """Replies with what a test run prints: its time, and an object's address; and with a time of its own."""
 
     def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
         printed = (
             f"Ran 3 tests in 0.{self.drawn.randint(1000, 9999)}s\n<object at {hex(self.drawn.randint(2**40, 2**41))}>"
         )
-        return Ticket(feedback=printed, reward=self.right(action), done=True)
+        took = {"execution_time": self.drawn.random()}
+        return Ticket(feedback=printed, result=took, reward=self.right(action), done=True)
 
 
 class Scoreboard(Asked):
