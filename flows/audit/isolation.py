@@ -52,6 +52,8 @@ def interleaved(subject: Subject) -> CheckResult:
         for episode, alone in zip(episodes, (one, other), strict=True):
             replies = [each["content"] for each in episode.messages if each["role"] == "tool"]
             if (episode.reward, _masked(replies)) != (alone.reward, _masked(alone.replies)):
+                if _differs(subject, alone, play(subject.fresh(), alone.seed, replayed(alone.calls))):
+                    return does_not_apply("an episode goes otherwise each time, also in a session alone")
                 said = f"beside another session the reward is {episode.reward}, alone {alone.reward}"
                 if episode.reward == alone.reward:
                     said = f"beside another session the replies are {replies!r}, alone {[*alone.replies]!r}"

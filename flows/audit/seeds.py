@@ -32,6 +32,10 @@ ONE = (
     "takes a task by its name, list them: environment.tasks: [{task_id: …}, …]."
 )
 AS_TASKS = "The seed decides what follows all the same: environment.tasks: 100 makes tasks of the first 100 seeds."
+OF_THE_REPLY = (
+    "If what differs is no part of the task, name the other fields of the reply: environment.reply: […]. If it is, "
+    "the environment's author can draw it from random.Random(seed) in place of random."
+)
 NONE = "its reset may take 0 for no seed"
 NOT_NONE = (
     "Its author can mend it: `if seed is not None` in place of `if seed`. Until then begin the windows behind it: "
@@ -71,7 +75,7 @@ def repeat(subject: Subject) -> CheckResult:
         return failed(said, _seeded(subject), *found[:1])
     if hidden := _hidden_draw(subject):
         said = "the same seed gave the same question, but not the same episode"
-        return failed(said, _seeded(subject), hidden)
+        return failed(said, OF_THE_REPLY if hidden.calls else _seeded(subject), hidden)
     return passed("the same seed gave the same question in two sessions")
 
 

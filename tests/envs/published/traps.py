@@ -66,6 +66,13 @@ class Tested(Asked):
         return Ticket(feedback=printed, result=took, reward=self.right(action), done=True)
 
 
+class Noisy(Asked):
+    """Replies with how busy it is, which no field names."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+        return Ticket(feedback=f"graded, load {self.drawn.random():.3f}", reward=self.right(action), done=True)
+
+
 class Scoreboard(Asked):
     """Counts the episodes of all sessions beside the question."""
 

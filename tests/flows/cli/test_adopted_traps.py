@@ -19,6 +19,7 @@ pytestmark = pytest.mark.long
 APPS: dict[str, Callable[[], Any]] = {
     "tokens": lambda: traps.served(traps.Tokens),
     "tested": lambda: traps.served(traps.Tested),
+    "noisy": lambda: traps.served(traps.Noisy),
     "scoreboard": lambda: traps.served(traps.Scoreboard),
     "attempts": lambda: traps.served(traps.Attempts),
     "ladder": lambda: traps.served(traps.Ladder),
@@ -46,6 +47,7 @@ def written(name: str, **given: Any) -> tuple[str, dict[str, Any]]:
     [
         ("tokens", {}, {"max_turns": 5}, {"one_task", "tasks", "new_sessions"}),
         ("tested", {}, {}, {"one_task", "tasks", "new_sessions"}),
+        ("noisy", {"reply": ["score"]}, {}, {"one_task", "tasks", "new_sessions"}),
         ("scoreboard", {"question": ["question"], "reply": ["feedback"]}, {}, {"one_task", "tasks", "new_sessions"}),
         ("attempts", {}, {"max_turns": 10}, {"reward"}),
         ("ladder", {}, {"max_turns": 15, "reward": "sum"}, {"one_task"}),
@@ -71,6 +73,7 @@ def test_what_follows_the_seed_and_what_is_earned_is_found(
     [
         ("scoreboard", r"two different starts \(scoreboard.episodes is", r"--set question='\[…\]' --set reply="),
         ("zero", "seed 0 gave two different questions, and no other seed did", r"windows.collect.start: 1"),
+        ("noisy", "the same question, but not the same episode .*feedback is", r"environment.reply: \[…\]"),
         ("dice", "its sessions draw from one random generator", r"random.Random\(seed\)"),
     ],
 )
