@@ -49,7 +49,7 @@ def kind_of_start(
     """
     one, again, other = (each.whole for each in first)
     if differs := difference(one, again) or next(filter(None, _again(server, given, one, of_a_session=True)), None):
-        one, again, other = (first_resets(server, given, seeds=(seed,))[0].whole for seed in (1, 1, 2))
+        one, again = (first_resets(server, given, seeds=(1,))[0].whole for _ in range(2))
         if difference(one, again) or any(_again(server, given, one, of_a_session=False)):
             if "seed_as" not in given and (named := _seed_by_another_name(server, given)):
                 return named
@@ -60,6 +60,7 @@ def kind_of_start(
                 f"{server.url} cannot be trained on: the same seed gave two different starts ({differs}).{listed}",
                 IGNORES_SEEDS + asks,
             )
+        other = first_resets(server, given, seeds=(2,))[0].whole
         if not ("one_task" in given or difference(one, other)) and (rotation := _rotation(server, given)):
             return {"rotation": Finding(rotation, f"the resets of a session go through {rotation} starts in turn")}
         new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
@@ -70,6 +71,13 @@ def kind_of_start(
 def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> dict[str, Finding]:
     """The name by which a reset takes the seed, where it draws its start under `seed`."""
     until = monotonic() + SECONDS
+    by_all = given | {"reset": given.get("reset", {}) | dict.fromkeys(SEED_NAMES, 1)}
+    try:
+        one, again = (each.whole for each in first_resets(server, by_all, (1, 1)))
+        if difference(one, again):  # a session can be slow to begin: one for all names
+            return {}
+    except Stop:  # it may take known arguments only
+        pass
     for name in SEED_NAMES:
         if monotonic() > until:
             break
