@@ -39,8 +39,8 @@ from apprentice.tasks.settings.spec import (
     Window,
 )
 from apprentice.tasks.settings.training import TrainerSpec
-from apprentice.tasks.training.forecast import Texts
 from apprentice.tasks.training.method import Lessons
+from apprentice.tasks.training.task_texts import Texts
 
 LOOKED_AT = 64
 """Kept episodes whose turns are measured against the limits of the stages that follow."""

@@ -14,6 +14,7 @@ from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training import forecast
+from apprentice.tasks.training.task_texts import Texts
 from apprentice.tasks.trainings import training_of
 
 MEASURED = 64
@@ -44,7 +45,7 @@ class Prediction:
     def say_again(self, kept: Path) -> None:
         """Say it of the rows that were kept, if these are far longer than what was assumed."""
         rows = read_rows(kept / "kept.jsonl")[:MEASURED]
-        texts = forecast.Texts.of_rows(self.student.tokenizer, rows, self.student.texts.thought)
+        texts = Texts.of_rows(self.student.tokenizer, rows, self.student.texts.thought)
         if texts.exceeds(self.student.texts):
             self._say(self.student._replace(texts=texts), "rows as long as those that were kept")
 

@@ -67,6 +67,7 @@ from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.student import student
 from apprentice.tasks.training import forecast
 from apprentice.tasks.training.reporters import check_reporters
+from apprentice.tasks.training.task_texts import Texts
 from apprentice.tasks.training.template import check_template
 
 
@@ -265,7 +266,7 @@ class Preflight:
         if not forecast.can_be_measured(config, weights, [*specs.values()]):
             return
         known = _known_calls(seen, thinks=thinking_of(tokenizer) is not None)
-        texts = forecast.Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
+        texts = Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
         student = forecast.Student(config, weights, tokenizer, texts)
         self.prediction = Prediction(specs, self.recipe.evaluate, episodes, student)
         self.prediction.say()

@@ -41,7 +41,7 @@ def forecast(spec: GrpoSpec, _episodes: int, student: Student) -> Forecast:
     """GRPO, if two in five of its groups differ."""
     called = f"grpo in a tree {spec.batch_size} {spec.num_generations} {spec.bf16} {spec.share_prompts} {spec.lora}"
     learning = partial(_pass, spec=spec, student=student)
-    asks = student.seconds(f"{called} asks", partial(_samples, spec=spec, student=student))
+    asks = student.seconds(f"{called} asks", partial(_samples, spec=spec, student=student), generates=True)
     learns = student.seconds(f"{called} learns", learning)
     batches = spec.max_steps * spec.gradient_accumulation
     saves = spec.max_steps / spec.checkpoint_steps

@@ -3,11 +3,12 @@
 In: the settings, the model's configuration, its tokenizer, questions. Out: seconds of each stage, bytes of a training.
 
 What the stages compute again and again is computed here by their own code, with the first layer of a model of this
-shape and with its first five; each other layer takes a quarter of the difference. It is measured once on a machine.
+shape and with its first five; each other layer takes a quarter of the difference. A small model generates with all of
+its layers. It is measured once on a machine.
 Assumed, until there are rows to learn from: one turn an episode, as long as the scripted policy's or as an example.
-Assumed always: in each batch one turn is a third longer; 60% of the groups of a GRPO step are equal, and others are
-asked in their place if `grpo.oversample` says so; half of a group's completions are alike, and the others differ in
-their last third, as calls do.
+Assumed always: a trained student answers as those rows do; in each batch of GRPO one turn is a third longer; 60% of the
+groups of a step are equal, and others are asked in their place if `grpo.oversample` says so; half of a group's
+completions are alike, and the others differ in their last third, as calls do.
 """
 
 import hashlib
@@ -15,8 +16,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
 from itertools import cycle, islice
@@ -25,26 +25,23 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from apprentice.envs.defaults import kept
-from apprentice.envs.player import Player
-from apprentice.tasks.episodes.episode import Call, prompt, turn_of
-from apprentice.tasks.episodes.example import example_episode
-from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, row_of, training_row
-from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
+from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.models.checkpoints import reads_rows_at_once
-from apprentice.tasks.models.memory import in_bf16, this_torch
+from apprentice.tasks.models.memory import round_weights, this_torch
 from apprentice.tasks.models.trl_internals import fit_head_to_caches
 from apprentice.tasks.reporting.announce import duration_text
 from apprentice.tasks.settings.spec import EvaluateSpec
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training.task_texts import Texts
 
 DEPTHS = 1, 5
-TIMES, ENOUGH = 5, 2.0
+WHOLE = 2 * 10**8
+"""Weights of a model that generates with all of its layers here: a pass takes seconds and little more memory."""
+TIMES, ENOUGH = 5, 2.5
 """Passes of each kind after one that only warms up, as long as these seconds are not over; the quickest counts."""
 TRIES = 3
 """How often two depths are measured where other work disturbs them."""
-FAR = 1.25
-"""How much longer than the texts that a prediction assumed those may be that it is made for."""
-SOME = 24
+SOME = 12
 """Tokens of an answer that are measured."""
 TRAINED, FROZEN, SAVED = 16, 4, 12
 """Bytes of a weight in fp32: with its gradient and Adam's two moments; below an adapter; in a checkpoint."""
@@ -57,121 +54,6 @@ PROBE = 2**26
 """Bytes that are written to measure the disk."""
 
 
-class Texts(NamedTuple):
-    """A task's texts as token ids, one of each for every question."""
-
-    prompts: list[list[int]]
-    rows: list[dict[str, list[int]]]
-    """Training rows: `input_ids` and `labels`."""
-    thought: int = 0
-    """The most tokens of a thought; 0 for a student that answers at once."""
-
-    @classmethod
-    def of(
-        cls,
-        tokenizer: Any,
-        environment: Player,
-        questions: list[str],
-        calls: Sequence[Call],
-        thoughts: Sequence[str] = (),
-    ) -> "Texts":
-        """Those of questions that are answered by one call each.
-
-        Args:
-            calls: The right one of each question; without any, each is an example of the environment's first tool.
-            thoughts: What leads to each call, for a student that thinks; without any, each has half of its budget.
-        """
-        tools = environment.schemas
-        *_, example, reply = example_episode(tools[0]["function"])
-        turns = [turn_of(*call) for call in calls] or [example] * len(questions)
-        if thinking := thinking_of(tokenizer):
-            half = tokenizer.decode(tokenizer.encode(" 7") * (thinking.max_tokens // 4))  # of two tokens each
-            known = list(thoughts) or [half] * len(turns)
-            turns = [turn | {THOUGHT: thought} for turn, thought in zip(turns, known, strict=True)]
-        chats = [prompt(environment, question) for question in questions]
-        whole = (training_row([*each, turn, reply], tools) for each, turn in zip(chats, turns, strict=True))
-        prompts = [prompt_ids(tokenizer, each, tools) for each in chats]
-        return cls(prompts, [labelled(tokenizer, row) for row in whole], thinking.max_tokens if thinking else 0)
-
-    @classmethod
-    def of_rows(cls, tokenizer: Any, kept: Sequence[dict[str, Any]], thought: int) -> "Texts":
-        """Those of kept episodes, of one turn or several.
-
-        Args:
-            thought: The most tokens of a thought.
-        """
-        rows = [labelled(tokenizer, row_of(episode)) for episode in kept]
-        prompts = [row["input_ids"][: next(_written(row))[0]] for row in rows]
-        return cls(prompts, rows, thought)
-
-    @property
-    def turn(self) -> list[int]:
-        """What the model writes in an episode, of median length, without a closing turn."""
-        ids, turns = self._median
-        return [token for first, after in turns for token in ids[first:after]]
-
-    @property
-    def rest(self) -> list[int]:
-        """The same with the replies between its turns."""
-        ids, turns = self._median
-        return ids[turns[0][0] : turns[-1][1]]
-
-    @property
-    def turns(self) -> int:
-        return len(self._median[1])
-
-    @property
-    def written(self) -> list[tuple[int, int, int]]:
-        """Of each row the tokens of its longest turn, those that follow its prompt, and its turns; none of them with a
-        closing turn."""
-        acts = [each[:-1] or each for each in (list(_written(row)) for row in self.rows)]
-        return [(max(after - first for first, after in each), each[-1][1] - each[0][0], len(each)) for each in acts]
-
-    @property
-    def _median(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """A row's ids, and where its turns begin and end; the last of several closes an episode."""
-        turns = [(row["input_ids"], [*_written(row)]) for row in self.rows]
-        acts = [(ids, each[:-1] or each) for ids, each in turns]
-        return sorted(acts, key=lambda each: sum(after - first for first, after in each[1]))[len(acts) // 2]
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """What the time depends on: tokens that all prompts begin with, of the longest one, of turn and longest row; of
-        episodes with several turns also those after the prompt."""
-        from apprentice.tasks.models.shared_prefix import in_common
-
-        longest = max(len(row["input_ids"]) for row in self.rows)
-        known = in_common(self.prompts), max(map(len, self.prompts)), len(self.turn), longest
-        return known if len(self.rest) == len(self.turn) else (*known, len(self.rest))
-
-    def longest(self, most: int) -> int:
-        """Tokens of the longest turn of a batch, which may have `most`."""
-        return min(math.ceil(len(self.turn) * 4 / 3), most)
-
-    def exceeds(self, assumed: "Texts") -> bool:
-        """Whether a prediction that assumed other texts is far too low for these."""
-        lengths, others = (
-            (len(each.turn), max(len(row["input_ids"]) for row in each.rows)) for each in (self, assumed)
-        )
-        return any(length > FAR * other for length, other in zip(lengths, others, strict=True))
-
-    def repeated(self, rows: int, each: int = 1) -> list[list[int]]:
-        """So many prompts, `each` times every one."""
-        return list(islice(cycle([ids for ids in self.prompts for _ in range(each)]), rows))
-
-
-def _written(row: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
-    """Where each turn of a training row begins, and where it ends."""
-    is_said = [label != IGNORED for label in row["labels"]]
-    first = None
-    for place, said in enumerate([*is_said, False]):
-        if said and first is None:
-            first = place
-        elif not said and first is not None:
-            yield first, place
-            first = None
-
-
 class Student(NamedTuple):
     """What is predicted for."""
 
@@ -181,26 +63,36 @@ class Student(NamedTuple):
     tokenizer: Any
     texts: Texts
 
-    def seconds(self, called: str, run: Callable[[Any], Callable[[], object]]) -> float:
+    def seconds(self, called: str, run: Callable[[Any], Callable[[], object]], *, generates: bool = False) -> float:
         """Seconds of a pass with all layers.
 
         Args:
             called: The pass and all that it depends on, but for model and texts.
             run: Takes a model of few layers, returns the pass.
+            generates: Whether it keeps nothing for a backward pass.
         """
-        return self._whole(called, run, _best)
+        return self._whole(called, run, _best, is_small=generates and self.weights <= WHOLE)
 
     def saved(self, called: str, run: Callable[[Any], Callable[[], object]]) -> float:
         """Bytes that a pass with all layers keeps for the backward pass."""
         return self._whole(f"{called} saved", run, _saved)
 
-    def _whole(self, called: str, run: Callable[[Any], Callable[[], object]], measure: Callable[..., float]) -> float:
+    def _whole(
+        self,
+        called: str,
+        run: Callable[[Any], Callable[[], object]],
+        measure: Callable[..., float],
+        is_small: bool = False,
+    ) -> float:
         """What is measured with few layers, for all; once on this machine."""
         text = self.config.get_text_config()
         shape = json.dumps([text.to_diff_dict(), self.texts.lengths], sort_keys=True, default=str)
-        key = f"idle {this_torch()}, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
+        key = f"idle {this_torch()}, {ENOUGH} s, {hashlib.sha256(shape.encode()).hexdigest()[:12]}, {called}"
 
         def whole() -> float:
+            if is_small:
+                model = _model(text, text.num_hidden_layers)
+                return measure(run(model), model)
             for _ in range(TRIES):
                 few, more = (measure(run(model), model) for model in (_model(text, depth) for depth in DEPTHS))
                 if few <= more:
@@ -234,12 +126,18 @@ def can_be_measured(config: Any, weights: int, trainings: list[TrainerSpec]) -> 
     return type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and alone and plain and sized
 
 
-def of_answers(spec: EvaluateSpec, questions: int, student: Student, tokens: int) -> Forecast:
-    """An evaluation with so many questions, in each batch of which the longest turn has so many tokens."""
-    called = f"answers of batches {spec.batch_size} {spec.bf16}"
-    measured = min(tokens, SOME)  # each further token takes the same
-    answers = student.seconds(f"{called} {measured}", partial(_answers, spec=spec, student=student, tokens=measured))
-    return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers * tokens / measured)
+def of_answers(spec: EvaluateSpec, questions: int, student: Student, most: int, *, ends: bool) -> Forecast:
+    """An evaluation with so many questions.
+
+    Args:
+        most: Tokens that an answer may have.
+        ends: Whether the student answers as it was taught; one that was not does not know when to end.
+    """
+    called = f"{'taught' if ends else 'endless'} answers of batches {spec.batch_size} {spec.bf16}"
+    measured = most if ends else min(most, SOME)  # each further token takes the same
+    passes = partial(_answers, spec=spec, student=student, tokens=measured, ends=ends)
+    answers = student.seconds(f"{called} {measured}", passes, generates=True)
+    return Forecast(math.ceil(questions * spec.samples / spec.batch_size) * answers * most / measured)
 
 
 def of_stages(
@@ -252,10 +150,13 @@ def of_stages(
     """
     found = {label: predict(student) for label, predict in trainings.items()}
     most, untrained = evaluation.max_new_tokens + student.texts.thought, evaluation.of_untrained().questions
-    longest = student.texts.longest(most * student.texts.turns)
-    found |= {f"{evaluation.questions:,} answers": of_answers(evaluation, evaluation.questions, student, longest)}
-    # it does not know when to end
-    return found | {f"{untrained:,} of the untrained student up to": of_answers(evaluation, untrained, student, most)}
+    found[f"{evaluation.questions:,} answers"] = of_answers(
+        evaluation, evaluation.questions, student, most * student.texts.turns, ends=True
+    )
+    found[f"{untrained:,} of the untrained student up to"] = of_answers(
+        evaluation, untrained, student, most, ends=False
+    )
+    return found
 
 
 def held(spec: TrainerSpec, student: Student) -> float:
@@ -280,23 +181,49 @@ def _model(config: Any, depth: int) -> Any:
     return reads_rows_at_once(model)
 
 
-def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int) -> Callable[[], object]:
-    """One batch of questions, answered greedily."""
+def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int, ends: bool) -> Callable[[], object]:
+    """One batch of questions, answered greedily, each of at most so many tokens."""
     import torch
     from transformers import GenerationConfig
 
-    from apprentice.tasks.models.shared_prefix import SharedPrefix, rests
+    from apprentice.tasks.models.decoding import decode
+    from apprentice.tasks.models.shared_prefix import SharedPrefix, in_common, rests
 
-    prompts = student.texts.repeated(spec.batch_size)
-    settings = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, disable_compile=True)
+    if spec.bf16:
+        round_weights(model)
+    texts, own = student.texts, in_common(student.texts.prompts)
+    prompts = [
+        [*ids[: min(own, len(ids) - 1)], place, *ids[min(own, len(ids) - 1) + 1 :]]  # each batch asks other questions
+        for place, ids in enumerate(texts.repeated(spec.batch_size))
+    ]
+    written = [ids[:tokens] for ids in texts.answers]
+    last = {ids[-1] for ids in written}
+    table = torch.zeros(len(written), max(map(len, written)), dtype=torch.long, device=model.device)
+    for row, ids in zip(table, written, strict=True):  # it ends nowhere but at its end, also one of several turns
+        row[: len(ids)] = torch.tensor([*(0 if each in last else each for each in ids[:-1]), ids[-1]])
+    longest = table.shape[1] if ends else tokens
+    settings = GenerationConfig(
+        max_new_tokens=longest,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=sorted(last) if ends else None,
+        disable_compile=True,
+    )
     prefix = SharedPrefix(model, settings)
 
+    def draw(scores: Any, of: Any, rows: Any, lengths: Any, _: int) -> Any:
+        scores.argmax(dim=-1)  # what a draw costs
+        return table[rows % len(table), lengths]
+
+    as_taught = {"custom_generate": decode, "draw": draw, "draft": drafts_of(student.tokenizer, [*texts.tools]).after}
+
     def run() -> None:
-        with torch.inference_mode(), in_bf16(model) if spec.bf16 else nullcontext():
-            cache = prefix.cache(prompts, tokens)
+        with torch.inference_mode():
+            cache = prefix.cache(prompts, longest)
             known = 0 if cache is None else cache.get_seq_length()
             inputs = rests(student.tokenizer, prompts, known, model.device)
-            model.generate(**inputs, past_key_values=cache, generation_config=settings)
+            how = as_taught if ends and cache is not None else {}
+            model.generate(**inputs, past_key_values=cache, generation_config=settings, **how)
 
     return run
 

@@ -14,7 +14,8 @@ from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, ThinkingSpec
 from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.training import forecast
-from apprentice.tasks.training.forecast import Forecast, Student, Texts, of_answers
+from apprentice.tasks.training.forecast import Forecast, Student, of_answers
+from apprentice.tasks.training.task_texts import Texts
 from tests.tasks.test_one_prompt import tiny_model
 
 ROW = {"input_ids": [0] * 9, "labels": [-100, -100, -100, -100, 7, 8, 9, -100, 6]}
@@ -25,7 +26,7 @@ LEARNS, JUDGES, ASKS, ANSWERS, SAVED = 1.0, 0.25, 2.0, 4.0, 500.0
 class Known(Student):
     """Passes whose cost is known."""
 
-    def seconds(self, called: str, run: Any) -> float:
+    def seconds(self, called: str, run: Any, *, generates: bool = False) -> float:
         kinds = {"held out": JUDGES, "asks": ASKS, "answers": ANSWERS}
         return next((took for name, took in kinds.items() if name in called), LEARNS)
 
@@ -78,15 +79,15 @@ def test_grpo_takes_what_it_asks_and_what_it_learns(student: Student, given: dic
 
 def test_an_evaluation_takes_its_batches_of_all_samples(student: Student):
     spec = EvaluateSpec(batch_size=8, samples=2, decoding="sampled")
-    assert of_answers(spec, 10, student, tokens=5) == Forecast(3 * ANSWERS)
+    assert of_answers(spec, 10, student, 5, ends=True) == Forecast(3 * ANSWERS)
 
 
 def test_an_untrained_student_is_predicted_to_write_as_many_tokens_as_it_may(student: Student):
     class Counting(Known):
-        def seconds(self, called: str, run: Any) -> float:
-            return float(run.keywords["tokens"])
+        def seconds(self, called: str, run: Any, *, generates: bool = False) -> float:
+            return 3.0 if run.keywords["ends"] else float(run.keywords["tokens"])
 
-    for most, expected in ((40, [4.0, 40.0]), (2, [2.0, 2.0])):
+    for most, expected in ((40, [3.0, 40.0]), (2, [3.0, 2.0])):
         evaluation = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=most)
         found = forecast.of_stages(Counting(*student), {}, evaluation)
         assert [each.seconds for each in found.values()] == expected
@@ -104,11 +105,12 @@ def tiny(chain_sum: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stu
     """A student of eight layers, in a home without measurements, on a machine without other work."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(forecast, "is_busy", lambda: False)
+    monkeypatch.setattr(forecast, "_second_a_byte", lambda: 0.0)
     questions = ["1 + 1 =", "20 + 2 ="]
     tokenizer = build_tokenizer(chain_sum, questions)
     config = tiny_model(tokenizer).config
     config.num_hidden_layers, config.layer_types = 8, ["full_attention"] * 8
-    return Student(config, 10, tokenizer, Texts.of(tokenizer, chain_sum.make(), questions, []))
+    return Student(config, forecast.WHOLE + 1, tokenizer, Texts.of(tokenizer, chain_sum.make(), questions, []))
 
 
 def test_a_turn_is_the_example_s_call_with_its_end_and_no_closing_turn(tiny: Student):
@@ -150,7 +152,7 @@ def test_an_episode_of_several_turns_may_have_so_many_tokens_in_each(
     chain_sum: Any, tiny: Student, monkeypatch: pytest.MonkeyPatch
 ):
     asked: list[int] = []
-    monkeypatch.setattr(forecast, "of_answers", lambda spec, questions, student, tokens: asked.append(tokens))
+    monkeypatch.setattr(forecast, "of_answers", lambda spec, questions, student, most, ends: asked.append(most))
     evaluation = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=5)
     tools = chain_sum.make().schemas
     for calls in (1, 3):
@@ -183,7 +185,7 @@ def test_answers_of_a_model_that_was_saved_while_it_trained_are_measured(
 ):
     monkeypatch.setattr(forecast, "_best", lambda run, model: run() or float(10 + model.config.num_hidden_layers))
     tiny.config.use_cache = False
-    assert of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3).seconds == pytest.approx(18.0)
+    assert of_answers(EvaluateSpec(batch_size=4), 4, tiny, 3, ends=False).seconds == pytest.approx(18.0)
 
 
 def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student, monkeypatch: pytest.MonkeyPatch):
@@ -203,9 +205,9 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
         each = (
             sft_training.forecast(sft, 8, tiny),
             grpo_training.forecast(grpo, 8, tiny),
-            of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3),
+            of_answers(EvaluateSpec(batch_size=4), 4, tiny, 3, ends=False),
         )
-        assert each[0].bytes > forecast.PROCESS + 160
+        assert each[0].bytes > forecast.PROCESS + 16 * tiny.weights
         return [round(one.seconds, 3) for one in each]
 
     assert found() == [2 * 18.0, 2 * 18.0, 18.0], "one layer takes 11, five take 15, so eight take 18"
@@ -213,6 +215,36 @@ def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student,
     assert set(depths) == {1, 5}
     assert found() == [2 * 18.0, 2 * 18.0, 18.0]
     assert len(depths) == measured
+
+
+def test_a_small_student_generates_with_all_of_its_layers(tiny: Student, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(forecast, "_best", lambda run, model: run() or float(model.config.num_hidden_layers**2))
+    small = tiny._replace(weights=forecast.WHOLE)
+    assert of_answers(EvaluateSpec(batch_size=4), 4, small, 3, ends=False).seconds == 64.0
+    assert of_answers(EvaluateSpec(batch_size=5), 5, tiny, 3, ends=False).seconds == 1.0 + 7 * 6.0
+
+
+def test_a_taught_student_writes_what_its_rows_say_and_the_frame_of_a_call_in_one_pass(
+    chain_sum: Any, tiny: Student, monkeypatch: pytest.MonkeyPatch
+):
+    calls = [("answer", {"answer": "2"}), ("answer", {"answer": "22"})]
+    known = tiny._replace(texts=Texts.of(tiny.tokenizer, chain_sum.make(), ["1 + 1 =", "20 + 2 ="], calls))
+    passes: dict[bool, list[int]] = {}
+
+    def counted(run: Any, model: Any) -> float:
+        forward, widths = model.forward, []
+        model.forward = lambda *given, **named: widths.append(named["input_ids"].shape[1]) or forward(*given, **named)
+        run()
+        passes[len(passes) == 0] = widths
+        return 1.0
+
+    monkeypatch.setattr(forecast, "_best", counted)
+    small, most = known._replace(weights=forecast.WHOLE), len(max(known.texts.answers, key=len))
+    for ends in (True, False):
+        of_answers(EvaluateSpec(batch_size=4), 4, small, most, ends=ends)
+    taught, endless = passes[True], passes[False]
+    assert len(endless) == min(most, forecast.SOME)
+    assert len(taught) < most, "what is certain is drafted"
 
 
 @pytest.mark.parametrize(
@@ -253,9 +285,9 @@ def test_a_measurement_that_other_work_disturbed_is_refused_and_not_kept(
     monkeypatch.setattr(forecast, "_best", lambda run, model: took[model.config.num_hidden_layers])
     evaluation = EvaluateSpec(batch_size=4)
     with pytest.raises(RuntimeError, match="5 layers took less than 1"):
-        of_answers(evaluation, 4, tiny, tokens=3)
+        of_answers(evaluation, 4, tiny, 3, ends=False)
     took |= {1: 1.0, 5: 5.0}
-    assert of_answers(evaluation, 4, tiny, tokens=3).seconds == 8.0
+    assert of_answers(evaluation, 4, tiny, 3, ends=False).seconds == 8.0
 
 
 def test_what_is_measured_beside_other_work_is_not_kept_and_what_was_kept_counts(
@@ -264,7 +296,7 @@ def test_what_is_measured_beside_other_work_is_not_kept_and_what_was_kept_counts
     slower, busy = iter([9.0, 9.0, 1.0, 1.0, 9.0, 9.0]), iter([True, False, True])
     monkeypatch.setattr(forecast, "_best", lambda run, model: next(slower))
     monkeypatch.setattr(forecast, "is_busy", lambda: next(busy))
-    assert [of_answers(EvaluateSpec(batch_size=4), 4, tiny, tokens=3).seconds for _ in range(3)] == [9.0, 1.0, 1.0]
+    assert [of_answers(EvaluateSpec(batch_size=4), 4, tiny, 3, ends=False).seconds for _ in range(3)] == [9.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("load", "busy"), [(0.9, False), (1.1, True)])
