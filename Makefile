@@ -84,7 +84,7 @@ mutants: .venv/dev  ## break the code in small ways; 90% must fail a test. MUTAN
 lint: .venv/dev  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	NODE_OPTIONS=--max-old-space-size=8192 $(BIN)/pyright  # in node's own 4 GB it forgets what it knows again and again
 
 ##@ Measure (an unknown NAME lists the names; BENCH=--help, FAULTS=--help and E2E=--help list the options)
 
