@@ -28,7 +28,7 @@ TOKENS = re.compile(
     r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?\b"
 )
 """Texts that may change on every reset of one question."""
-FIELD = re.compile(r'(?m)(?:^|(?<=[{,\s])")(?P<name>[\w.]+)"?: (?P<value>"[^"\n]*"|[^\s,{}\[\]]+)')
+FIELD = re.compile(r'(?m)(?:^|(?<=[{,\s])")(?P<name>[\w.]+)"?: (?:"[^"\n]*"|[^\s,{}\[\]]+)')
 """A name and its value in a reply as a model reads it: a line of its own, or within JSON."""
 LARGE = 2_000
 """Numbers from which an array is compared as a whole."""

@@ -30,7 +30,7 @@ QUESTIONS, CALLS, PAIRS = 6, 16, 4
 SHARED = "Keep everything that an episode changes in attributes that a reset sets anew, none in the class or module."
 
 
-def _differs(subject: Subject, alone: AuditedEpisode, now: AuditedEpisode) -> bool:
+def _differs(alone: AuditedEpisode, now: AuditedEpisode) -> bool:
     return (alone.question, alone.reward, _masked(alone.replies)) != (now.question, now.reward, _masked(now.replies))
 
 
@@ -52,7 +52,7 @@ def interleaved(subject: Subject) -> CheckResult:
         for episode, alone in zip(episodes, (one, other), strict=True):
             replies = [each["content"] for each in episode.messages if each["role"] == "tool"]
             if (episode.reward, _masked(replies)) != (alone.reward, _masked(alone.replies)):
-                if _differs(subject, alone, play(subject.fresh(), alone.seed, replayed(alone.calls))):
+                if _differs(*(play(subject.fresh(), alone.seed, replayed(alone.calls)) for _ in range(2))):
                     return does_not_apply("an episode goes otherwise each time, also in a session alone")
                 said = f"beside another session the reward is {episode.reward}, alone {alone.reward}"
                 if episode.reward == alone.reward:
@@ -122,7 +122,7 @@ def reset(subject: Subject) -> CheckResult:
         episode = Episode(environment, before.seed)
         take(episode, any_call(episode))
         now = play(environment, alone.seed, replayed(alone.calls))
-        if _differs(subject, alone, now):
+        if _differs(alone, now):
             said = f"after an episode that was broken off (seed {before.seed}) it goes otherwise"
             return failed(said, SHARED, alone.evidence(), now.evidence())
     return passed("a reset in the middle of an episode leaves nothing of it")
@@ -141,7 +141,7 @@ def after_error(subject: Subject) -> CheckResult:
             except (OSError, EOFError):  # the connection is gone; the next episode opens another
                 break
         now = play(environment, alone.seed, replayed(alone.calls))
-        if _differs(subject, alone, now):
+        if _differs(alone, now):
             said = "after an action that it answered with an error the session goes otherwise"
             return failed(said, SHARED, alone.evidence(), now.evidence())
     return passed("after errors a session plays as before")

@@ -191,9 +191,10 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int, ends
 
     if spec.bf16:
         round_weights(model)
-    texts, own = student.texts, in_common(student.texts.prompts)
-    prompts = [
-        [*ids[: min(own, len(ids) - 1)], place, *ids[min(own, len(ids) - 1) + 1 :]]  # each batch asks other questions
+    texts = student.texts
+    own = min(in_common(texts.prompts), min(map(len, texts.prompts)) - 1)
+    prompts = [  # each asks something else
+        [*ids[:own], place % model.config.vocab_size, *ids[own + 1 :]]
         for place, ids in enumerate(texts.repeated(spec.batch_size))
     ]
     written = [ids[:tokens] for ids in texts.answers]

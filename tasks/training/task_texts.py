@@ -70,19 +70,18 @@ class Texts(NamedTuple):
     @property
     def turn(self) -> list[int]:
         """What the model writes in an episode, of median length, without a closing turn."""
-        ids, turns = self._median
-        return _joined(ids, turns)
-
-    @property
-    def answers(self) -> list[list[int]]:
-        """What the model writes in each episode, without a closing turn."""
-        return [_joined(*each) for each in self._acts]
+        return _joined(*self._median)
 
     @property
     def rest(self) -> list[int]:
         """The same with the replies between its turns."""
         ids, turns = self._median
         return ids[turns[0][0] : turns[-1][1]]
+
+    @property
+    def answers(self) -> list[list[int]]:
+        """What the model writes in each episode, without a closing turn."""
+        return [_joined(*each) for each in self._acts]
 
     @property
     def turns(self) -> int:
@@ -92,7 +91,7 @@ class Texts(NamedTuple):
     def written(self) -> list[tuple[int, int, int]]:
         """Of each row the tokens of its longest turn, those that follow its prompt, and its turns; none of them with a
         closing turn."""
-        acts = [each[:-1] or each for each in (list(_written(row)) for row in self.rows)]
+        acts = [turns for _, turns in self._acts]
         return [(max(after - first for first, after in each), each[-1][1] - each[0][0], len(each)) for each in acts]
 
     @property

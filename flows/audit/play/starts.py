@@ -4,7 +4,7 @@ In: a server, its first resets, and the environment as far as it is known. Out: 
 it follows from; Stop where it begins at random.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any
 
@@ -72,26 +72,28 @@ def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> d
     """The name by which a reset takes the seed, where it draws its start under `seed`."""
     until = monotonic() + SECONDS
     by_all = given | {"reset": given.get("reset", {}) | dict.fromkeys(SEED_NAMES, 1)}
-    try:
-        one, again = (each.whole for each in first_resets(server, by_all, (1, 1)))
-        if difference(one, again):  # a session can be slow to begin: one for all names
-            return {}
-    except Stop:  # it may take known arguments only
-        pass
+    if (both := _replies(server, by_all, (1, 1))) and difference(*both):  # a session may be slow to begin: one for all
+        return {}
     for name in SEED_NAMES:
         if monotonic() > until:
             break
         asked = given | {"seed_as": name}
-        try:
-            one, again = (each.whole for each in first_resets(server, asked, (1, 1)))
-            if difference(one, again):
-                continue
-            *others, other = (each.whole for each in first_resets(server, asked, (*(1,) * MANY, 2)))
-        except Stop:  # it may take no such argument
+        if not (both := _replies(server, asked, (1, 1))) or difference(*both):
             continue
-        if not any(difference(one, each) for each in others) and difference(one, other):
+        if not (replies := _replies(server, asked, (*(1,) * MANY, 2))):
+            continue
+        first, *others, other = replies
+        if not any(difference(first, each) for each in others) and difference(first, other):
             return {"seed_as": Finding(name, "its resets draw a start of their own unless this is the seed")}
     return {}
+
+
+def _replies(server: EnvironmentServer, asked: dict[str, Any], seeds: Sequence[int]) -> list[Reply]:
+    """The resets of a session; none where they do not take what is asked."""
+    try:
+        return [each.whole for each in first_resets(server, asked, seeds)]
+    except Stop:
+        return []
 
 
 def _again(server: EnvironmentServer, given: dict[str, Any], one: Reply, *, of_a_session: bool) -> Iterator[str | None]:
