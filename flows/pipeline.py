@@ -13,7 +13,6 @@ from apprentice.flows.lessons import lessons_of, rollouts_of, warn_of_limits
 from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import LABELS
-from apprentice.tasks.analysis.thought_worth import BUDGETS, SWAPPED, SWAPPED_QUESTIONS, VOTE
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Questions, Rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.evaluate import evaluate
@@ -157,14 +156,8 @@ class Pipeline:
     def thoughts(self, model: Checkpoint) -> dict[str, Evaluation]:
         """Evaluate a model that thinks within parts of its budget, with other thoughts, and in several samples for a
         vote; return the evaluations by share of the budget and by name. Empty where the recipe asks for none."""
-        recipe, plain = self.recipe, self.recipe.evaluate
-        ahead = {}
-        if recipe.student.thinking and plain.thinking:
-            ahead = {f"{share:g}": plain.model_copy(update={"thought_budget": share}) for share in BUDGETS}
-            few = min(SWAPPED_QUESTIONS, plain.questions)
-            ahead[SWAPPED] = plain.model_copy(update={"swapped_thoughts": True, "questions": few})
-        if plain.vote > 1:
-            ahead[VOTE] = plain.model_copy(update={"samples": plain.vote, "decoding": "sampled"})
+        recipe = self.recipe
+        ahead = recipe.evaluate.of_thoughts(recipe.student.thinking is not None)
         return {
             name: evaluate.titled(f"Evaluation of the thoughts ({name}) in {{environment}}")(
                 self.run, spec, model, recipe.environment, self.questions, self.seed

@@ -43,6 +43,7 @@ from apprentice.tasks.analysis.kinds import (
     places_of_slices,
     slices_of,
 )
+from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
@@ -52,6 +53,7 @@ from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
 from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
@@ -66,7 +68,7 @@ from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
 
 if TYPE_CHECKING:
-    pass
+    from apprentice.flows.pipeline import Pipeline
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""
@@ -329,9 +331,17 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
         "collected",
         fetch(lessons.rollouts) / "rollouts.jsonl",
         texts,
+        _check_of_thoughts(artifacts.stages),
         lambda _, row: slices_of(row, environment, measured),
     )
     return [*evaluations, *regressions, teacher]
+
+
+def _check_of_thoughts(stages: "Pipeline") -> Check | None:
+    """The filter's check of thoughts; None for a student that answers at once."""
+    if not stages.recipe.student.thinking:
+        return None
+    return check_of(load_tokenizer(stages.run.store.fetch(stages.models.base), stages.run.trusted))
 
 
 def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "teacher"]:

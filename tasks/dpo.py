@@ -20,6 +20,7 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.example import example_episode
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, prompt_ids, written_row
+from apprentice.tasks.episodes.thinking import is_cut_off
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
@@ -91,10 +92,12 @@ def train_dpo(
 
 
 def pairs_of(checkpoint: Path, most: int) -> Iterator[tuple[Row, Row]]:
-    """Yields pairs of a right and a wrong episode of one group, at most so many of each group."""
+    """Yields pairs of a right and a wrong episode of one group, at most so many of each group. None with a thought that
+    was cut off is among them."""
     for group in read_groups(checkpoint):
         right = [row for row in group if is_right(row["reward"])]
-        wrong = [row for row in group if not is_right(row["reward"])]
+        # rendered again, a turn that was cut off within its thought would end, which the model did not write
+        wrong = [row for row in group if not is_right(row["reward"]) and not is_cut_off(row["messages"])]
         yield from list(zip(right, wrong, strict=False))[:most]
 
 

@@ -57,7 +57,7 @@ def _samples(model: Any, spec: GrpoSpec, student: Student) -> Callable[[], objec
 
     prompts = student.texts.repeated(spec.batch_size, each=spec.num_generations)
     inputs = rests(student.tokenizer, prompts, 0, model.device)
-    tokens = student.texts.longest(spec.max_completion_length + student.texts.thought)
+    tokens = student.texts.longest(spec.max_completion_length + student.texts.thought * student.texts.turns)
     settings = GenerationConfig(
         max_new_tokens=tokens,
         do_sample=True,

@@ -86,8 +86,8 @@ def call(name: str = "answer", arguments: str = '{"answer": "1"}') -> dict[str, 
     return {"name": name, "arguments": arguments}
 
 
-def say(text: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+def say(text: str, finish: str = "stop") -> tuple[int, dict[str, str], dict[str, Any]]:
     """A turn that is a text without a call."""
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-    return 200, {}, {"choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": usage}
+    return 200, {}, {"choices": [{"index": 0, "finish_reason": finish, "message": message}], "usage": usage}

@@ -4,6 +4,7 @@ In: TRL's chat templates, each on a tokenizer of single bytes with the template'
 `make docs` writes it; a test checks it, and tests/counterparts repeats its rows with the models' own tokenizers.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -129,6 +130,19 @@ def toy_tokenizer(template: str) -> Any:
     tokenizer = byte_level("<eos>", "<pad>", bos_token="<bos>")
     tokenizer.add_tokens(sorted(set(SPECIAL.findall(template))), special_tokens=True)
     tokenizer.chat_template = template
+    return tokenizer
+
+
+def with_merges(tokenizer: Any, *pairs: str) -> Any:
+    """The tokenizer, in which each of these pairs of characters is one token, as in those of real families."""
+    from tokenizers import Tokenizer, pre_tokenizers
+
+    core = json.loads(tokenizer.backend_tokenizer.to_str())
+    letters = [pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(pair)[0][0] for pair in pairs]
+    known = tokenizer.get_vocab()  # with the added tokens, whose ids would move behind the pairs
+    core["model"]["vocab"] = known | {pair: max(known.values()) + at for at, pair in enumerate(letters, 1)}
+    core["model"]["merges"] += [[pair[:1], pair[1:]] for pair in letters]
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(core))
     return tokenizer
 
 

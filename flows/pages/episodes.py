@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from apprentice.envs.reward import is_right
 from apprentice.flows.pages.html import as_script
 from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
-from apprentice.tasks.analysis.thought_faults import check_of
+from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.thinking import THOUGHT
 
@@ -40,6 +40,8 @@ class EpisodeSource(NamedTuple):
     path: Path
     evaluation_texts: frozenset[str] = frozenset()
     """Normalized questions of the evaluation, which the filter drops from rollouts."""
+    thoughts: Check | None = None
+    """The filter's check of a student that thinks. Without it, one that needs no tokenizer where an episode thinks."""
     slices: Slices = lambda _, line: [
         f"{slice_name} {kind}" for slice_name, kind in json.loads(line.get("traits", "{}")).items()
     ]
@@ -80,7 +82,8 @@ class Reader:
             place, sample = number, 0
             turns = sum(message["role"] == "assistant" for message in read["messages"])
             thinks = any(message.get(THOUGHT) for message in read["messages"])
-            kind = why_dropped(read, of.evaluation_texts, check_of() if thinks else None) or KEPT
+            check = of.thoughts or (check_of() if thinks else None)
+            kind = why_dropped(read, of.evaluation_texts, check) or KEPT
         slices = [self.slices.number(each) for each in of.slices(place, read)]
         tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
         reward = 1.0 if is_right(read["reward"]) else read["reward"]  # the page compares it with 1

@@ -205,14 +205,22 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
     return rows
 
 
-def text_of_turns(record: EvaluatedEpisode) -> str:
-    """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows."""
-    return " → ".join(_line(message) for message in record.messages if message["role"] == "assistant")
+def text_of_turns(record: EvaluatedEpisode, most: int | None = None) -> str:
+    """The model's messages in an episode: calls as `tool(arguments)`, turns separated by arrows.
+
+    Args:
+        most: Characters of a thought, whose rest is left out.
+    """
+    return " → ".join(line_of(message, most) for message in record.messages if message["role"] == "assistant")
 
 
-def _line(message: dict[str, Any]) -> str:
+def line_of(message: dict[str, Any], most: int | None = None) -> str:
+    """One message of a model, likewise."""
+    thought = message.get(THOUGHT) or ""
+    if most is not None and len(thought) > most:
+        thought = f"{thought[:most]}…"
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or []]
-    return " ".join(filter(None, [message.get(THOUGHT), message.get("content"), *calls])).strip()
+    return " ".join(filter(None, [thought, message.get("content"), *calls])).strip()
 
 
 OF_PARTS = ("environment", "dataset")

@@ -12,13 +12,7 @@ from typing import Any
 from apprentice.tasks.analysis.comparison import clustered_interval, compare, interval_of, percent, rate
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.thinking import THOUGHT
-
-BUDGETS = (0.0, 0.25, 0.5)
-"""Parts of a thought's budget at which a model is evaluated besides the whole."""
-VOTE = "vote"
-"""The name of the evaluation in several samples, beside those of the budgets."""
-SWAPPED, SWAPPED_QUESTIONS = "swapped", 50
-"""The name of the evaluation with other questions' thoughts, and on how many."""
+from apprentice.tasks.settings.spec import SWAPPED, VOTE
 
 
 def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[EvaluatedEpisode]) -> dict[str, Any]:
@@ -64,7 +58,7 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
 
     Raises ValueError where the questions are not the first ones of `whole`.
     """
-    own = whole[: len(swapped)]
+    own = [record for record in whole if record.sample == 0][: len(swapped)]
     if [record.question for record in swapped] != [record.question for record in own]:
         raise ValueError("the answers with other thoughts are of other questions")
     pairs = [(_handed_in(one), _handed_in(other)) for one, other in zip(own, swapped, strict=True)]

@@ -22,7 +22,15 @@ VALUES: dict[str, Any] = {
     "object": {},
     "null": None,
 }
-OTHERS = VALUES | {"string": "qz", "integer": 40, "number": 20.25, "boolean": True}
+OTHERS: dict[str, Any] = {
+    "string": "qz",
+    "integer": 40,
+    "number": 20.25,
+    "boolean": True,
+    "array": ["qz"],
+    "object": {"qz": 1},
+    "null": None,
+}
 """Other values of the same types, where there are any."""
 
 
@@ -73,4 +81,7 @@ def _example(schema: dict[str, Any], values: Mapping[str, Any]) -> Any:
     if properties := schema.get("properties"):
         return {name: _example(each, values) for name, each in properties.items()}
     types = schema.get("type", "string")
-    return values[types if isinstance(types, str) else types[0]]
+    kind = types if isinstance(types, str) else types[0]
+    if kind == "array" and values is OTHERS and isinstance(items := schema.get("items"), dict):
+        return [_example(items, values)]
+    return values[kind]

@@ -62,9 +62,12 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
     """The thought of an assistant's message in any provider's form, and its content without that.
 
     Read are, in this order: a field of `REASONING`, parts of the content that are thinking blocks, marked thoughts in
-    the text, and the text beside a call. Empty where there is none.
+    the text, and the text beside a call. Empty where there is none. A summary of hidden reasoning comes after a text.
     """
     content = message.get("content")
+    called = message.get("tool_calls") or message.get("function_call")
+    if called and _is_summary(message.get("reasoning_details")) and (text := _text_in(content).strip()):
+        return text, ""
     for name in REASONING:
         if thought := _text_in(message.get(name)).strip():
             return thought, content
@@ -80,8 +83,13 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
         if thought := "\n".join(filter(None, (MARKS.sub("", each).strip() for each in inside))):
             return thought, rest
         text = content = rest  # an empty block
-    called = message.get("tool_calls") or message.get("function_call")
     return (text.strip(), "") if called and text.strip() else ("", content)
+
+
+def _is_summary(details: Any) -> bool:
+    """Whether a provider shows no more of its reasoning than a summary, beside what is encrypted."""
+    kinds = [str(each.get("type")) for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    return bool(kinds) and all(kind.endswith(("summary", "encrypted")) for kind in kinds)
 
 
 def _text_in(value: Any, depth: int = 0) -> str:

@@ -30,8 +30,8 @@ HEAD = """{{#- thinking {settings} -#}}
 {{%- set thinks = namespace(messages=[]) -%}}
 {{%- for message in messages -%}}
 {{%- if loop.first and message.role == 'system' -%}}
-{{%- set thinks.messages = thinks.messages + [dict(message, content=message.content + {instruction})] -%}}
-{{%- elif message.role == 'assistant' and message.reasoning_content is string and message.reasoning_content -%}}
+{{%- set thinks.messages = thinks.messages + [dict(message, content={content} + {instruction})] -%}}
+{{%- elif message.role == 'assistant' and ({rendered_if}) -%}}
 {{%- set thinks.messages = thinks.messages + [dict(message, {as_rendered})] -%}}
 {{%- else -%}}
 {{%- set thinks.messages = thinks.messages + [message] -%}}
@@ -41,10 +41,20 @@ HEAD = """{{#- thinking {settings} -#}}
 {{%- set enable_thinking = {switch} -%}}
 {{#- end of thinking #}}
 """
+CONTENT = (
+    "(message.content if message.content is string else (message.content or []) | map(attribute='text') | join(''))"
+)
+"""A message's content as text: servers pass a list of parts where a template reads one, and clients null."""
+HAS_THOUGHT = "message.reasoning_content is string and message.reasoning_content"
 RENDERED = {
-    "text": "content=message.reasoning_content + message.content, reasoning_content=''",
-    "native": f"{OTHER}=message.reasoning_content",
+    "text": (
+        f"{HAS_THOUGHT} or message.tool_calls",  # servers leave the line break before a call in the text beside it
+        f"content=((message.reasoning_content or '') + {CONTENT}).rstrip() if message.tool_calls "
+        f"else message.reasoning_content + {CONTENT}, reasoning_content=''",
+    ),
+    "native": (HAS_THOUGHT, f"{OTHER}=message.reasoning_content"),
 }
+"""By mode: which of the assistant's messages are rendered otherwise, and how."""
 HEADED = re.compile(r"\A\{#- thinking (.*?) -#\}.*?\{#- end of thinking #\}\n?", re.DOTALL)
 
 
@@ -83,10 +93,13 @@ def _added(instruction: str) -> str:
 
 
 def _head(spec: ThinkingSpec) -> str:
+    rendered_if, as_rendered = RENDERED[spec.mode]
     return HEAD.format(
         settings=json.dumps(spec.model_dump()).replace("#", "\\u0023"),  # no end of the comment
+        content=CONTENT,
         instruction=_literal(_added(spec.instruction)),
-        as_rendered=RENDERED[spec.mode],
+        rendered_if=rendered_if,
+        as_rendered=as_rendered,
         switch="true" if spec.mode == "native" else "false",
     )
 
@@ -115,17 +128,23 @@ def with_thought(
     given = {name: value for name, value in message.items() if name not in (THOUGHT, OTHER)}
     thought = message.get(THOUGHT) or message.get(OTHER) or ""
     if end := next(filter(thought.rstrip().endswith, map(tokenizer.decode, ([each] for each in ends))), ""):
-        return _cut_off(thought.rstrip().removesuffix(end))  # the turn ends within it
+        return cut_off(thought.rstrip().removesuffix(end))  # the turn ends within it
     is_broken_off = not given.get("tool_calls") and not is_whole and not notation_of(given["content"], [])
     if is_broken_off or (spec.mode == "text" and given.get("tool_calls")):
         thought, given["content"] = thought + given["content"], ""
     if is_broken_off or tokens_of(tokenizer, thought) > spec.max_tokens:
-        return _cut_off(thought)
+        return cut_off(thought)
     return given | ({THOUGHT: thought} if thought else {})
 
 
-def _cut_off(thought: str) -> Message:
+def cut_off(thought: str) -> Message:
+    """A turn that ends within its thought, or has one over its budget."""
     return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
+
+
+def is_cut_off(messages: Sequence[Message]) -> bool:
+    """Whether a turn has a thought without an end, or one that is longer than its budget."""
+    return any(message.get(CUT_OFF) for message in messages)
 
 
 def of_student(tokenizer: Any, messages: list[Message]) -> list[Message]:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -31,7 +32,7 @@ from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.players.thought_budget import within_budget
+from apprentice.tasks.players.thought_budget import Thoughts, within_budget
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.settings.spec import EvaluateSpec
@@ -272,7 +273,7 @@ class LocalModel:
         if thinking and (spec.thought_budget is not None or spec.swapped_thoughts):
             share = 1.0 if spec.thought_budget is None else spec.thought_budget
             self._budget = round(thinking.max_tokens * share)
-        self._others: list[list[int]] | None = [] if spec.swapped_thoughts else None
+        self._thoughts = Thoughts() if spec.swapped_thoughts else None
         self._generation, self._one_by_one = (
             GenerationConfig(
                 max_new_tokens=self._answer + (thinking.max_tokens if thinking else 0),
@@ -347,7 +348,9 @@ class LocalModel:
             return self._written(ahead, [episodes[place] for place in places], most, " answer" if answers else "")
 
         tools = [episode.tools for episode in episodes]
-        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer, self._others)
+        seeds = [episode.seed for episode in episodes]
+        others = partial(self._thoughts.of_others, seeds) if self._thoughts else None
+        return within_budget(generate, self._tokenizer, prompts, tools, budget, self._answer, others)
 
     def _drafts(self, episodes: Sequence[Episode]) -> Drafts:
         """Of all tools of a batch: a mixture's parts have their own."""

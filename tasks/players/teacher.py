@@ -19,6 +19,7 @@ from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, last_text, problems
 from apprentice.tasks.episodes.notations import REASONING
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
 from apprentice.tasks.players.budget import Budget, usage_of
 from apprentice.tasks.players.dialect import Completion, as_given, dialect_of, once_each, read_key
 from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, RefusedRequest, Unanswered, retrying
@@ -158,7 +159,11 @@ class Teacher:
         for number, call in enumerate(message.get("tool_calls", [])):
             call["id"] = call["id"] or f"call{place + number:05d}"  # nine letters and digits, which all endpoints take
         spent.raw[place] = answer.raw
-        return with_its_thought(message, answer.raw) if self._spec.thoughts else message
+        if not self._spec.thoughts:
+            return message
+        message = with_its_thought(message, answer.raw)
+        is_cut = self._spec.serves_student and answer.finish_reason == "length" and not message.get("tool_calls")
+        return cut_off(message.get(THOUGHT, "") + message["content"]) if is_cut else message
 
     def reply(
         self,
@@ -178,9 +183,9 @@ class Teacher:
         for ask in range(self._asks):
             sent = asked_to_think(messages, thoughts, shorter) if thoughts else messages
             message, noted = once_each(self.say(sent, tools, spent, choice, seed, ask))
-            if thoughts and (shorter := is_too_long(message, thoughts)):
+            if thoughts and ask < self._asks - 1 and (shorter := is_too_long(message, thoughts)):
                 spent.asked_again.append(TOO_LONG)
-                continue
+                continue  # what stays too long for the student's own tokenizer is dropped by the filter
             if takes_text and (text := last_text(message, tools)):
                 return message if self._spec.keep_text else message | {"content": text}
             found = problems(message, tools)

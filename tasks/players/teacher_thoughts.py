@@ -4,6 +4,7 @@ In: a conversation, the recipe's `teacher.thoughts`, an endpoint's own message. 
 message with its thought in `reasoning_content`.
 """
 
+import re
 from typing import Any
 
 from apprentice.tasks.episodes.notations import split_thought
@@ -13,13 +14,13 @@ from apprentice.tasks.players.dialect import content_text
 from apprentice.tasks.settings.endpoint import ThoughtsSpec
 
 TOO_LONG = "a thought over its budget"
-LETTERS_A_TOKEN = 3
-"""By which a teacher's thought is measured: its tokens are not the student's."""
+PIECE = re.compile(r"\d|[^\W\d_]{1,4}|[^\w\s]|_")
+"""About a token of a small student, which a teacher's tokens are not: a digit, four letters, a mark."""
 
 
 def asked_to_think(messages: list[Message], thoughts: ThoughtsSpec, shorter: bool) -> list[Message]:
     """The conversation with the recipe's instruction in its system prompt, as the student's chat template adds it."""
-    words = max((thoughts.max_tokens or 1) * LETTERS_A_TOKEN // 6, 1)
+    words = max((thoughts.max_tokens or 1) // 2, 1)
     again = f"Be shorter: write at most {words} words before the call." if shorter else ""
     instruction = " ".join(filter(None, (thoughts.instruction, again)))
     first, *others = messages
@@ -29,7 +30,7 @@ def asked_to_think(messages: list[Message], thoughts: ThoughtsSpec, shorter: boo
 def is_too_long(message: Message, thoughts: ThoughtsSpec) -> bool:
     """Whether a thought is longer than the recipe allows, by an estimate of its tokens."""
     most = thoughts.max_tokens
-    return most is not None and len(message.get(THOUGHT, "")) > most * LETTERS_A_TOKEN
+    return most is not None and len(PIECE.findall(message.get(THOUGHT, ""))) > most
 
 
 def with_its_thought(message: Message, raw: dict[str, Any]) -> Message:

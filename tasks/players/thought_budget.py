@@ -18,6 +18,27 @@ Generate = Callable[[Ids, int, Sequence[int], bool], Ids]
 answer; returns what the model writes."""
 MARK = "mark-5b1d"
 """A thought that no template writes."""
+HALF = "\ufffd"
+"""What is decoded of a character whose last tokens are missing."""
+
+
+class Thoughts:
+    """The last thought of each question, so that an answer can follow another question's."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, str] = {}
+
+    def of_others(self, seeds: Sequence[int], thoughts: Sequence[str]) -> list[str]:
+        """For each thought that of the next question of the batch, or, where it is alone, of the last one before it;
+        empty for the very first."""
+        places = range(len(seeds))
+        nexts = (next((k for k in (*places[at:], *places[:at]) if seeds[k] != seeds[at]), None) for at in places)
+        befores = (next((t for seed, t in reversed(self._last.items()) if seed != seeds[at]), "") for at in places)
+        found = [before if k is None else thoughts[k] for k, before in zip(nexts, befores, strict=True)]
+        for seed, thought in zip(seeds, thoughts, strict=True):
+            self._last.pop(seed, None)
+            self._last[seed] = thought
+        return found
 
 
 class Forced(NamedTuple):
@@ -25,8 +46,8 @@ class Forced(NamedTuple):
 
     at_once: list[int]
     """Without a thought, up to the call's first argument."""
-    after: list[int]
-    """After a thought, likewise."""
+    after: str
+    """After a thought, likewise, as text: what it begins with may be one token with the thought's end."""
     begun: str
     """A text that shows that the model has ended its thought itself."""
 
@@ -36,7 +57,7 @@ def forced_call(tokenizer: Any, tools: list[dict[str, Any]]) -> Forced:
     at_once = _common(tokenizer, tools, "")
     text = tokenizer.decode(_common(tokenizer, tools, MARK))
     after = text.partition(MARK)[2]
-    return Forced(at_once, tokenizer.encode(after, add_special_tokens=False), (after.split() or [""])[0])
+    return Forced(at_once, after, (after.split() or [""])[0])
 
 
 def _common(tokenizer: Any, tools: list[dict[str, Any]], thought: str) -> list[int]:
@@ -56,13 +77,12 @@ def within_budget(
     tools: list[list[dict[str, Any]]],
     budget: int,
     answer: int,
-    others: Ids | None = None,
+    others: Callable[[list[str]], list[str]] | None = None,
 ) -> Ids:
     """The turns, each with at most `budget` tokens of thought, and at most `answer` tokens after it.
 
     Args:
-        others: Given, each prompt gets the next one's thought in place of its own. It holds the last thought of the
-            batch before, for a prompt that is alone, and then the last one of this batch.
+        others: Given, each turn goes on from what it returns in place of the turn's own thought.
     """
     names = [json.dumps(each) for each in tools]
     known = {name: forced_call(tokenizer, each) for name, each in dict(zip(names, tools, strict=True)).items()}
@@ -70,16 +90,17 @@ def within_budget(
     if others is not None:
         written = generate(prompts, budget, range(len(prompts)), False)
         thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, forced, strict=True)]
-        first = thoughts[0] if len(thoughts) > 1 else next(iter(others), [])
-        turns = [thought + each.after for thought, each in zip([*thoughts[1:], first], forced, strict=True)]
-        others[:] = thoughts[-1:]
+        turns = [
+            _encoded(tokenizer, thought + each.after) if thought else list(each.at_once)
+            for thought, each in zip(others(thoughts), forced, strict=True)
+        ]
     elif budget == 0:
         turns = [list(each.at_once) for each in forced]
     else:
         turns = generate(prompts, budget, range(len(prompts)), False)
         for turn, each in zip(turns, forced, strict=True):
             if not _has_ended(tokenizer, turn, each):
-                turn += each.after
+                turn[:] = _encoded(tokenizer, tokenizer.decode(turn).rstrip(HALF) + each.after)
     ends = chat_format(tokenizer).ends
     open_ = [place for place, turn in enumerate(turns) if not turn or turn[-1] not in ends]
     rests = generate([prompts[place] + turns[place] for place in open_], answer, open_, True) if open_ else []
@@ -88,10 +109,14 @@ def within_budget(
     return turns
 
 
-def _thought(tokenizer: Any, turn: list[int], forced: Forced) -> list[int]:
-    """The tokens before a turn's call, or before its end."""
+def _thought(tokenizer: Any, turn: list[int], forced: Forced) -> str:
+    """What stands before a turn's call, or before its end."""
     text = tokenizer.decode([token for token in turn if token not in chat_format(tokenizer).ends])
-    return tokenizer.encode(text.partition(forced.begun)[0].rstrip("\n"), add_special_tokens=False)
+    return text.partition(forced.begun)[0].rstrip(HALF + "\n")
+
+
+def _encoded(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 def _has_ended(tokenizer: Any, turn: list[int], forced: Forced) -> bool:

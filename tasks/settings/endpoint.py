@@ -180,7 +180,8 @@ class TeacherSpec(Spec):
                 raise ValueError("teacher.thoughts needs a student that thinks: set student.thinking: text, or native")
             return self
         own = self.thoughts or ThoughtsSpec()
-        filled = {"max_tokens": own.max_tokens or thinking.max_tokens, "instruction": thinking.instruction}
+        most = None if self.serves_student else own.max_tokens  # a served student has its own budget
+        filled = {"max_tokens": most or thinking.max_tokens, "instruction": thinking.instruction}
         return type(self).model_validate(self.model_dump() | {"thoughts": own.model_copy(update=filled)})
 
     @property

@@ -14,6 +14,13 @@ from apprentice.envs.paths import FileOrName
 from apprentice.tasks.settings.spec_base import A_NUMBER as A_NUMBER
 from apprentice.tasks.settings.spec_base import OPERATIONAL, WHEN_GIVEN, Spec
 
+BUDGETS = (0.0, 0.25, 0.5)
+"""Parts of a thought's budget at which a model is evaluated besides the whole."""
+VOTE = "vote"
+"""The name of the evaluation in several samples, beside those of the budgets."""
+SWAPPED, SWAPPED_QUESTIONS = "swapped", 50
+"""The name of the evaluation with other questions' thoughts, and on how many."""
+
 Column = Literal["messages", "prompt", "completion", "tools", "reward", "seed"]
 """What may be read from a column of another name."""
 
@@ -362,6 +369,17 @@ class EvaluateSpec(Spec):
     def of_untrained(self) -> "EvaluateSpec":
         """Return how the untrained student is evaluated."""
         return self.model_copy(update={"questions": min(self.base_questions or self.questions, self.questions)})
+
+    def of_thoughts(self, thinks: bool) -> dict[str, "EvaluateSpec"]:
+        """Return how the last model is evaluated besides, by share of its budget and by name."""
+        found = {}
+        if thinks and self.thinking:
+            few = {"questions": min(SWAPPED_QUESTIONS, self.questions), "samples": 1}
+            found = {f"{share:g}": self.model_copy(update={"thought_budget": share}) for share in BUDGETS}
+            found[SWAPPED] = self.model_copy(update={"swapped_thoughts": True} | few)
+        if self.vote > 1:
+            found[VOTE] = self.model_copy(update={"samples": self.vote, "decoding": "sampled"})
+        return found
 
     @model_validator(mode="after")
     def _samples_differ(self) -> "EvaluateSpec":

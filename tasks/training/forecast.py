@@ -156,6 +156,12 @@ def of_stages(
     found[f"{untrained:,} of the untrained student up to"] = of_answers(
         evaluation, untrained, student, most, ends=False
     )
+    besides = evaluation.of_thoughts(thinks=student.texts.thought > 0).values()
+    if answers := sum(each.questions * each.samples for each in besides):
+        one = evaluation.model_copy(update={"samples": 1})
+        found[f"{answers:,} more of the trained one"] = of_answers(
+            one, answers, student, most * student.texts.turns, ends=True
+        )
     return found
 
 

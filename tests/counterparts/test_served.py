@@ -118,6 +118,8 @@ def test_a_served_student_has_the_prompt_ids_and_the_accuracy_of_its_evaluation(
         request = {"model": name, "messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
         shown = httpx.post(f"{url}/tokenize", json=request).raise_for_status().json()["tokens"]
         assert shown == prompt_ids(tokenizer, messages, tools)
+    if name == "student":
+        check_second_turn(student.episodes, f"{url}", tokenizer, tools)
     there = evaluated(student, f"{url}/v1#{name}")
     assert len(there) == len(student.episodes) == 100
     pairs = [pair for pair in zip(there, student.episodes, strict=True) if not pair[0].broken]
@@ -156,6 +158,24 @@ def test_serve_answers_by_vllm_as_its_evaluation_did(student: Student):
             same += there == here
     assert len(called) >= 20
     assert same >= 0.8 * len(called), "vLLM answers in bf16, so some greedy answers differ"
+
+
+def check_second_turn(episodes: list[Any], url: str, tokenizer: Any, tools: list[dict[str, Any]]) -> None:
+    """vLLM's own message, sent back as any client does, is rendered as training renders the turn."""
+    same, reply = 0, {"role": "tool", "name": "answer", "content": "Try again."}
+    for episode in [each for each in episodes if each.messages[2].get("tool_calls")][:8]:
+        opening, turn = episode.messages[:2], episode.messages[2]
+        body: dict[str, Any] = {"model": "student", "messages": opening, "tools": tools}
+        asked = body | {"temperature": 0.0, "max_tokens": 80}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=60.0).raise_for_status().json()
+        own = answer["choices"][0]["message"]
+        if not own["tool_calls"] or (own["content"] or "").strip() != turn.get(THOUGHT, ""):
+            continue  # greedy answers differ where two tokens are as likely
+        back = body | {"messages": [*opening, own, reply | {"tool_call_id": own["tool_calls"][0]["id"]}]}
+        shown = httpx.post(f"{url}/tokenize", json=back).raise_for_status().json()["tokens"]
+        assert shown == prompt_ids(tokenizer, [*opening, turn, reply], tools)
+        same += 1
+    assert same >= 4
 
 
 def thoughts(episodes: list[Any]) -> int:

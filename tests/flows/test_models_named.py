@@ -9,7 +9,8 @@ from apprentice.flows.compare_models import _endpoint, check_addresses, compared
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.settings.endpoint import TeacherSpec, ThoughtsSpec
+from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.flows.commands import TOY
 from tests.tasks.evaluations import episodes
 
@@ -42,6 +43,16 @@ def test_an_endpoint_is_sent_the_teacher_s_key_on_the_teacher_s_host_alone(teach
     assert found is not None
     assert (found.base_url, found.model, found.key_variable, found.serves_student) == (url, "small", key, True)
     assert found.max_tokens == teacher.get("max_tokens", TeacherSpec().max_tokens)
+
+
+def test_a_served_student_has_its_own_budget_of_thought_and_a_teacher_that_of_the_recipe():
+    thinking, thoughts = ThinkingSpec(mode="text", max_tokens=40), ThoughtsSpec(max_tokens=300)
+    for serves, most in ((True, 40), (False, 300)):
+        found = _endpoint(TeacherSpec(thoughts=thoughts), "https://models.example/v1#small", serves)
+        assert found is not None
+        found = found.teaching(thinking).thoughts
+        assert found is not None
+        assert found.max_tokens == most
 
 
 def test_the_teacher_is_an_endpoint_by_its_name():

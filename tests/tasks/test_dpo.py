@@ -71,6 +71,14 @@ def test_a_pair_has_a_right_and_a_wrong_episode_of_one_question_and_none_is_used
     assert len(list(pairs_of(made.work.store.fetch(groups), most=1))) == 4
 
 
+def test_a_thought_that_was_cut_off_is_in_no_pair(made: Made):
+    instance = TASKS["chain_sum"].make()
+    rows = [rollout(instance, 0, str(number), float(number < 1)) for number in range(3)]
+    rows[1]["messages"][2]["cut_off"] = True
+    cut = played(made, "cut".ljust(20, "0"), rows)
+    assert [wrong for _, wrong in pairs_of(made.work.store.fetch(cut), most=2)] == [rows[2]]
+
+
 def test_both_sides_begin_with_the_same_ids_and_only_the_call_has_a_loss(made: Made, groups: GrpoCheckpoint):
     folder = made.work.store.fetch(groups)
     tokenizer = load_tokenizer(made.work.store.fetch(made.base), [])

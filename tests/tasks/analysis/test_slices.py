@@ -3,8 +3,10 @@
 import json
 
 from apprentice.tasks.analysis.kinds import side_by_side, slices, text_of_turns, worst
+from apprentice.tasks.episodes.thinking import THOUGHT
 from tests.tasks.evaluations import episode, episodes
 
+CALL = {"function": {"name": "answer", "arguments": '{"answer": "7"}'}}
 SIGNS = ["negative", "positive"] * 5
 
 
@@ -62,6 +64,13 @@ def test_models_are_shown_on_questions_where_they_differ():
 def test_what_was_said_without_a_call_is_shown_as_text():
     said = episode(0, 0.0, messages=[{"role": "assistant", "content": "I do not know"}])
     assert text_of_turns(said) == "I do not know"
+
+
+def test_a_long_thought_leaves_room_for_the_call_that_it_leads_to():
+    turn = {"role": "assistant", "content": "", THOUGHT: "1 + 1 = 2, " * 20, "tool_calls": [CALL]}
+    said = episode(0, 0.0, messages=[turn])
+    assert text_of_turns(said, 10) == '1 + 1 = 2,… answer({"answer": "7"})'
+    assert len(text_of_turns(said)) > 200
 
 
 def test_samples_of_a_question_are_one_question_of_a_slice():

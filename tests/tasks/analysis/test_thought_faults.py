@@ -7,11 +7,11 @@ import pytest
 
 from apprentice.envs.reasoning_gym import working
 from apprentice.tasks.analysis.kinds import why_dropped
-from apprentice.tasks.analysis.thought_faults import CAUSES, check_of, says_other_result
+from apprentice.tasks.analysis.thought_faults import check_of, says_other_result
 from apprentice.tasks.episodes.thinking import THOUGHT, think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.settings.spec import ThinkingSpec
-from tests.students_page import TOOL, templates, toy_tokenizer
+from tests.students_page import TOOL, templates, toy_tokenizer, with_merges
 
 SUM = "47 + 30 = 77, 77 + 8 = 85."
 EXAMPLES = {
@@ -21,6 +21,7 @@ EXAMPLES = {
     "thought with another result than the call": {THOUGHT: "47 + 30 = 77, 77 + 8 = 84."},
     "thought that repeats itself": {THOUGHT: "85 is it, " * 9},
 }
+MISSING = "no thought, which the chat template renders otherwise than it is asked for"
 
 
 def turn(answer: Any = "85", **given: Any) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def tokenizer() -> Any:
     return think(prepare_tokenizer(toy_tokenizer(templates()["qwen2_5"])), ThinkingSpec(mode="text", max_tokens=100))
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", EXAMPLES)
 def test_each_cause_has_an_example(tokenizer: Any, cause: str):
     assert check_of(tokenizer)(turn(**EXAMPLES[cause]), [TOOL]) == cause
 
@@ -47,6 +48,23 @@ def test_each_cause_has_an_example(tokenizer: Any, cause: str):
 )
 def test_a_sound_thought_is_kept(tokenizer: Any, thought: str):
     assert check_of(tokenizer)(turn(**{THOUGHT: thought}), [TOOL]) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "merged", "cause"),
+    [
+        ("qwen3", "\n\n", None),  # the model writes the empty block itself
+        ("qwen3_5_think", "..", None),
+        ("qwen3_5_think", "\n\n", MISSING),  # the prompt opens the block with one line break
+    ],
+)
+def test_a_turn_without_a_thought_is_dropped_where_its_prompt_would_be_another(
+    family: str, merged: str, cause: str | None
+):
+    plain = with_merges(prepare_tokenizer(toy_tokenizer(templates()[family])), merged)
+    check = check_of(think(plain, ThinkingSpec(mode="native", max_tokens=100)))
+    assert check(turn(), [TOOL]) == cause
+    assert check(turn(**{THOUGHT: SUM}), [TOOL]) is None
 
 
 def test_a_special_token_of_the_student_is_none_of_its_thoughts(tokenizer: Any):

@@ -1,6 +1,6 @@
 """What an assistant message does to an episode, and what counts as a valid call (law 7)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -9,6 +9,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.reasoning_gym.env import Environment, Settings
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.episode import MOST_BYTES, Episode, beyond_limits, cut, problems
+from apprentice.tasks.episodes.thinking import cut_off
 
 
 class Guess(ToolEnvironment):
@@ -73,6 +74,15 @@ class Risky(Guess):
         """
         self.reward = 0.25 if part == 2 else 0.0
         return "4"
+
+
+class Streaming(Risky):
+    """Counts what was looked up as a reward of its own."""
+
+    streams: ClassVar[dict[str, float]] = {"environment_reward": 1.0, "greens": 1.0}
+
+    def scores(self) -> dict[str, float | None]:
+        return {"environment_reward": self.reward, "greens": 0.5}
 
 
 class Lenient(Risky):
@@ -171,6 +181,17 @@ def test_to_do_nothing_is_worth_no_more_than_a_wrong_answer(messages: list, rewa
         episode.step(message)
     episode.give_up()
     assert (episode.reward, episode.unfinished, episode.done) == (reward, unfinished, True)
+
+
+def test_a_thought_that_was_cut_off_takes_all_partial_credit_back_and_no_other_end_does():
+    for end, reward, greens in ((TEXT, 0.25, 0.5), (cut_off("It is"), -1.0, -1.0)):
+        player = Player(Streaming(Settings(dataset="chain_sum")))
+        episode = Episode(player, seed=1)
+        for message in (LOOK, LOOK_ON, end):
+            episode.step(message)
+        assert player.scores() == {"environment_reward": reward, "greens": greens}
+    player.ask(2)
+    assert player.scores()["greens"] == 0.5, "the next episode has its own"
 
 
 def test_an_environment_may_say_what_an_unfinished_episode_earns():

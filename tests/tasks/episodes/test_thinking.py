@@ -218,12 +218,26 @@ def test_a_student_that_thinks_is_served_with_its_switch_and_the_parser_of_its_t
     assert "'{\"enable_thinking\": false}'" in vllm
 
 
-def test_a_server_that_renders_the_template_itself_has_the_prompt_of_training():
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [
+        ("native", {"content": ""}),
+        ("native", {"content": None}),
+        ("text", {"content": "1 + 1 = 2.\n", THOUGHT: None}),  # with the line break that its parser leaves
+        ("text", {"content": [{"type": "text", "text": "1 + 1 = 2."}], THOUGHT: None}),
+        ("text", {"content": None}),
+    ],
+)
+@pytest.mark.parametrize("asked", ["system", [{"type": "text", "text": "system"}]], ids=["text", "parts"])
+def test_a_server_that_renders_the_template_itself_has_the_prompt_of_training(
+    mode: str, given: dict[str, Any], asked: Any
+):
     """As a client sends a conversation: arguments as text, the thought as vLLM returns it."""
-    tokenizer = made("qwen3", "native")
+    tokenizer = made("qwen3", mode)
     said = turn("1 + 1 = 2.")
     call = {"name": "answer", "arguments": json.dumps({"answer": "85", "count": 7})}
-    sent = [*QUESTION, said | {"tool_calls": [{"type": "function", "function": call}]}, REPLY]
+    opening = [{"role": "system", "content": asked}, QUESTION[1]]
+    sent = [*opening, said | given | {"tool_calls": [{"type": "function", "function": call}]}, REPLY]
     rendered = tokenizer.apply_chat_template(
         sent, tools=[TOOL], tokenize=True, return_dict=False, add_generation_prompt=True, enable_thinking=True
     )

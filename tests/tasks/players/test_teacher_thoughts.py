@@ -1,6 +1,7 @@
 """A teacher's thoughts: asked for in the system prompt, read in every form, asked for again where they are too long."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from apprentice.envs.wire.session import Session
 from apprentice.tasks.collect import play_one, play_shortest
 from apprentice.tasks.episodes.notations import split_thought
 from apprentice.tasks.episodes.record import Record
-from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.settings.endpoint import TeacherSpec, ThoughtsSpec
+from apprentice.tasks.players.teacher_thoughts import is_too_long
+from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec, ThoughtsSpec
 from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.endpoint import KEY, Endpoint, call, say
 from tests.served_desk import OLD, REFUSAL, ServedDesk, served_desk
@@ -30,6 +32,19 @@ LOOK = call("look_up", "{}")
         ({"reasoning": "1 + 1 = 2.", "content": None} | CALL, "1 + 1 = 2.", None),
         ({"reasoning_details": [{"type": "reasoning.text", "text": "1 + 1 = 2."}]} | CALL, "1 + 1 = 2.", None),
         ({"reasoning_details": [{"type": "reasoning.summary", "summary": "I add."}]} | CALL, "I add.", None),
+        (
+            {
+                "reasoning": "I add.",
+                "reasoning_details": [
+                    {"type": "reasoning.summary", "summary": "I add."},
+                    {"type": "reasoning.encrypted", "data": "gAAAA"},
+                ],
+                "content": "1 + 1 = 2.",
+            }
+            | CALL,
+            "1 + 1 = 2.",
+            "",
+        ),
         (
             {"content": [{"type": "thinking", "thinking": "1 + 1 = 2."}, {"type": "text", "text": "So."}]} | CALL,
             "1 + 1 = 2.",
@@ -112,7 +127,7 @@ def test_the_thoughts_are_in_the_record_and_the_instruction_is_in_the_request_al
 
 
 def test_a_thought_over_its_budget_is_asked_for_again_and_shorter(desk: ServedDesk, teaching: Any):
-    teacher, player, endpoint = teaching([LOOK], say(f"<think>{'long ' * 20}</think>{REFUSAL}"), say(REFUSAL))
+    teacher, player, endpoint = teaching([LOOK], say(f"<think>{'long ' * 30}</think>{REFUSAL}"), say(REFUSAL))
     record = play_one(player, OLD, teacher, desk.task).record
     assert (record.reward, record.asked_again) == (1.0, "a thought over its budget")
     asked = [request["messages"][0]["content"] for request in endpoint.requests]
@@ -120,12 +135,36 @@ def test_a_thought_over_its_budget_is_asked_for_again_and_shorter(desk: ServedDe
     assert "at most 10 words" in asked[-1]
 
 
-def test_thoughts_that_stay_too_long_fail_the_episode(desk: ServedDesk, teaching: Any):
-    long = say(f"<think>{'long ' * 20}</think>{REFUSAL}")
+def test_thoughts_that_stay_too_long_are_left_to_the_filter(desk: ServedDesk, teaching: Any):
+    long = say(f"<think>{'long ' * 30}</think>{REFUSAL}")
     teacher, player, _ = teaching([LOOK], long, long)
     record = play_one(player, OLD, teacher, desk.task).record
-    assert (record.failed_at, record.reward) == ("teacher", None)
-    assert "a thought over its budget" in record.cause
+    assert (record.failed_at, record.reward) == ("", 1.0)
+    assert record.asked_again == "a thought over its budget"
+    assert thoughts_of(record)[-1] == ("long " * 30).strip()
+
+
+@pytest.mark.parametrize(
+    ("thought", "is_long"),
+    [("12 + 7 = 19, so 19.", False), ("1234567 + 7654321 = 88", True), ("I add tens, then ones: it is old.", False)],
+)
+def test_digits_of_a_thought_count_as_a_token_each(thought: str, is_long: bool):
+    assert is_too_long({THOUGHT: thought}, ThoughtsSpec(max_tokens=16)) is is_long
+
+
+@pytest.mark.parametrize(
+    ("serves", "finish", "read"),
+    [(True, "length", ("", "I ad", True)), (True, "stop", ("I ad", "", False)), (False, "length", ("I ad", "", False))],
+)
+def test_a_served_students_thought_that_is_cut_off_is_read_as_its_own_evaluation_reads_it(
+    serves: bool, finish: str, read: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    endpoint = Endpoint(say("I ad", finish))
+    spec = EndpointSpec(base_url=endpoint.url, model="toy", serves_student=serves, thoughts=ThoughtsSpec(max_tokens=20))
+    with closing(Teacher(spec, endpoint.url, asks=1, budget=Budget(None, None, tmp_path / "spent"))) as teacher:
+        message = teacher.say([{"role": "user", "content": "1 + 1?"}], [], Spent(), "auto")
+    assert (message["content"], message.get(THOUGHT, ""), message.get(CUT_OFF, False)) == read
 
 
 def test_of_several_right_episodes_the_one_with_the_shortest_thoughts_counts(desk: ServedDesk, teaching: Any):

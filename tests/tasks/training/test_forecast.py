@@ -1,6 +1,7 @@
 """Stages are predicted from passes of a few layers of the student's shape, and grow with what they compute."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,25 @@ def test_an_untrained_student_is_predicted_to_write_as_many_tokens_as_it_may(stu
         evaluation = EvaluateSpec(batch_size=10, questions=10, max_new_tokens=most)
         found = forecast.of_stages(Counting(*student), {}, evaluation)
         assert [each.seconds for each in found.values()] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "thought", "answers"),
+    [
+        ({}, 8, 0),
+        ({"thinking": True}, 0, 0),  # the student answers at once
+        ({"thinking": True}, 8, 3 * 100 + 50),
+        ({"vote": 4}, 0, 400),
+        ({"thinking": True, "vote": 4}, 8, 3 * 100 + 50 + 400),
+    ],
+)
+def test_what_thoughts_are_worth_is_predicted_as_well(
+    student: Student, given: dict[str, Any], thought: int, answers: int
+):
+    texts = student.texts._replace(thought=thought)
+    found = forecast.of_stages(student._replace(texts=texts), {}, EvaluateSpec(batch_size=10, questions=100, **given))
+    more = [each.seconds for label, each in found.items() if label == f"{answers:,} more of the trained one"]
+    assert more == [pytest.approx(math.ceil(answers / 10) * ANSWERS)] * (answers > 0)
 
 
 def test_a_training_holds_its_weights_four_times_and_what_a_pass_keeps(student: Student):
