@@ -372,7 +372,7 @@ class EvaluateSpec(Spec):
 
     def of_thoughts(self, thinks: bool) -> dict[str, "EvaluateSpec"]:
         """Return how the last model is evaluated besides, by share of its budget and by name."""
-        found = {}
+        found: dict[str, EvaluateSpec] = {}
         if thinks and self.thinking:
             few = {"questions": min(SWAPPED_QUESTIONS, self.questions), "samples": 1}
             found = {f"{share:g}": self.model_copy(update={"thought_budget": share}) for share in BUDGETS}
