@@ -59,10 +59,16 @@ FILES = {
 }
 
 
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
 def imports_of(file: Path) -> set[str]:
     """The modules that a file imports anywhere in it, also within functions and for type checking only."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -71,10 +77,11 @@ def imports_of(file: Path) -> set[str]:
     return found & FILES.keys()
 
 
+@cache
 def imported_at_once(file: Path) -> set[str]:
     """The modules that importing a file imports, so without those within functions."""
     names = set[str]()
-    for node in ast.parse(file.read_text()).body:
+    for node in tree_of(file).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return names & FILES.keys()
@@ -117,6 +124,7 @@ def test_no_files_import_one_another_in_a_circle():
         raise AssertionError(f"{' → '.join(circle.args[1])}\n\n{as_text()}") from None
 
 
+@cache
 def lengths() -> dict[str, int]:
     """The lines of every file but the packages' own."""
     return {name: len(file.read_text().splitlines()) for name, file in FILES.items() if file.name != "__init__.py"}
@@ -152,6 +160,7 @@ def test_the_chain_of_imports_is_short():
     assert len(chain_of(graph)) <= 15, "\n".join(chain_of(graph))
 
 
+@cache
 def names_in(file: Path) -> set[str]:
     """The names in a file's code and the strings that are one word; no prose."""
     with tokenize.open(file) as lines:
@@ -172,7 +181,7 @@ def test_few_functions_take_a_whole_recipe():
     taking = [
         f"{name}: {node.name}"
         for name, file in FILES.items()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.FunctionDef)
         and any(ast.unparse(each.annotation).strip("'\"") == "Recipe" for each in node.args.args if each.annotation)
     ]
@@ -184,7 +193,7 @@ def test_no_model_is_found_by_its_place_in_a_mapping():
     placed = [
         f"{name}:{node.lineno}"
         for name, file in FILES.items()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Subscript)
         and isinstance(node.value, ast.List)
         and any(isinstance(each, ast.Starred) for each in node.value.elts)
@@ -203,7 +212,7 @@ def test_an_environment_and_its_player_are_used_by_their_public_names_alone():
     used = [
         f"{file.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
         for file in FILES.values()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Attribute) and node.attr in old and ast.unparse(node.value) not in ("self", "cls")
         if file.name != "old_names.py"
     ]
