@@ -52,7 +52,10 @@ RENDERED = {
         f"content=((message.reasoning_content or '') + {CONTENT}).rstrip() if message.tool_calls "
         f"else message.reasoning_content + {CONTENT}, reasoning_content=''",
     ),
-    "native": (HAS_THOUGHT, f"{OTHER}=message.reasoning_content"),
+    "native": (  # servers leave the line breaks around a thought in it
+        HAS_THOUGHT,
+        f"{OTHER}=message.reasoning_content.strip('\\n'), reasoning_content=message.reasoning_content.strip('\\n')",
+    ),
 }
 """By mode: which of the assistant's messages are rendered otherwise, and how."""
 HEADED = re.compile(r"\A\{#- thinking (.*?) -#\}.*?\{#- end of thinking #\}\n?", re.DOTALL)

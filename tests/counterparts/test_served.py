@@ -24,8 +24,10 @@ from apprentice.tasks.advice.behaviour import calls_of
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids, row_ids, training_row
-from apprentice.tasks.episodes.thinking import THOUGHT
-from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer, vllm_parser
+from apprentice.tasks.episodes.thinking import THOUGHT, think
+from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer, reasoning_parser, vllm_parser
+from apprentice.tasks.settings.spec import ThinkingSpec
+from apprentice.tasks.training.template import fault_of
 from tests.counterparts.servers import BIN, BUILD, ON_CPU, VLLM, free_port, ran, said, serving
 from tests.students_page import TOOL, family, templates, toy_tokenizer
 
@@ -203,13 +205,14 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.parser.parser_manager import ParserManager
 for name, case in json.load(sys.stdin).items():
     tokenizer, parser = AutoTokenizer.from_pretrained(case["folder"]), case["parser"]
-    asked = [{"role": "user", "content": "user"}]
+    asked, switch = [{"role": "user", "content": "user"}], {"enable_thinking": bool(case["reasons"])}
     request = ChatCompletionRequest(model="m", messages=asked, tools=[case["tool"]], tool_choice="auto")
-    kind = ParserManager.get_parser(parser, enable_auto_tools=True, is_harmony=parser == "openai")
-    reader = kind(tokenizer, request.tools)
+    kind = ParserManager.get_parser(parser, case["reasons"], enable_auto_tools=True, is_harmony=parser == "openai")
+    reader = kind(tokenizer, request.tools, chat_template_kwargs=switch)
     text = tokenizer.decode(case["ids"], skip_special_tokens=reader.adjust_request(request).skip_special_tokens)
-    _, _, calls = reader.parse(text, request, True, case["ids"])
-    print(json.dumps([name, [[call.name, json.loads(call.arguments)] for call in calls or []]]))
+    thought, _, calls = reader.parse(text, request, True, case["ids"])
+    calls = [[call.name, json.loads(call.arguments)] for call in calls or []]
+    print(json.dumps([name, ["" if thought is None else thought.strip("\\n"), calls]]))
 """
 HARMONY = "gptoss"
 """Its parser reads the ids of gpt-oss' own tokenizer, which no byte-level one has."""
@@ -224,28 +227,41 @@ def harmony_vocabulary(tokenizer: Any, folder: Path) -> None:
     (folder / "o200k_base.tiktoken").write_text("".join(lines))
 
 
-def test_the_parser_that_a_card_names_reads_the_calls_of_its_family(tmp_path: Path):
-    cases = {}
+def test_the_parsers_that_a_card_names_read_the_calls_and_thoughts_of_its_family(tmp_path: Path):
+    cases, expected = {}, {}
     for name, template in templates().items():
         if family(name, toy_tokenizer(template)).fault:
             continue
         own = AutoTokenizer.from_pretrained(BUILD / "tokenizers" / name) if name == HARMONY else None
         tokenizer = prepare_tokenizer(own or toy_tokenizer(template))
         tokenizer.add_tokens(["<|python_tag|>"], special_tokens=True)  # Llama's, which only some of its templates name
-        tokenizer.save_pretrained(tmp_path / name)
-        call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "a b", "count": 7}}}
-        messages: list[dict[str, Any]] = [{"role": "user", "content": "user"}]
-        row = training_row([*messages, {"role": "assistant", "content": "", "tool_calls": [call]}], [TOOL])
-        ids = row_ids(tokenizer, row | {"messages": row["messages"][:2]})[
-            len(prompt_ids(tokenizer, messages, [TOOL])) :
-        ]
-        end = next((at for at, token in enumerate(ids) if token in chat_format(tokenizer).ends), len(ids))
-        about = {"folder": str(tmp_path / name), "tool": TOOL, "ids": ids[: end + 1]}
-        cases[name] = about | {"parser": vllm_parser(tokenizer.chat_template)}
+        for thought in ("", "47 + 30 = 77."):
+            think(tokenizer, ThinkingSpec(mode="native") if thought else None)
+            if thought and fault_of(tokenizer, [TOOL]):
+                continue  # it writes no thoughts in a block of its own
+            case = f"{name}, thinking" if thought else name
+            tokenizer.save_pretrained(tmp_path / case)
+            about = {"folder": str(tmp_path / case), "tool": TOOL, "ids": called(tokenizer, thought)}
+            about |= {"parser": vllm_parser(tokenizer.chat_template), "reasons": None}
+            cases[case] = about | ({"reasons": reasoning_parser(tokenizer.chat_template)} if thought else {})
+            expected[case] = [thought, [["answer", {"answer": "a b", "count": 7}]]]
     harmony_vocabulary(AutoTokenizer.from_pretrained(BUILD / "tokenizers" / HARMONY), tmp_path)
     command = [str(VLLM / "python"), "-c", PARSE]
     variables = os.environ | ON_CPU | {"TIKTOKEN_ENCODINGS_BASE": str(tmp_path)}
     done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     read = dict(map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("["))))
-    assert read == {name: [["answer", {"answer": "a b", "count": 7}]] for name in cases}
+    assert read == expected
+    assert sum("thinking" in case for case in cases) >= 15
+
+
+def called(tokenizer: Any, thought: str) -> list[int]:
+    """What a student of this family writes of a turn with a call, up to the token that ends it."""
+    call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "a b", "count": 7}}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]} | ({THOUGHT: thought} if thought else {})
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "user"}]
+    row = training_row([*messages, turn], [TOOL])
+    prompt = prompt_ids(tokenizer, messages, [TOOL])
+    ids = row_ids(tokenizer, row | {"messages": row["messages"][:2]})[len(prompt) :]
+    end = next((at for at, token in enumerate(ids) if token in chat_format(tokenizer).ends), len(ids))
+    return ids[: end + 1]

@@ -222,7 +222,7 @@ def test_a_student_that_thinks_is_served_with_its_switch_and_the_parser_of_its_t
     ("mode", "given"),
     [
         ("native", {"content": ""}),
-        ("native", {"content": None}),
+        ("native", {"content": None, THOUGHT: "\n1 + 1 = 2.\n"}),  # as vLLM's parser reads it
         ("text", {"content": "1 + 1 = 2.\n", THOUGHT: None}),  # with the line break that its parser leaves
         ("text", {"content": [{"type": "text", "text": "1 + 1 = 2."}], THOUGHT: None}),
         ("text", {"content": None}),
