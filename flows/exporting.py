@@ -21,7 +21,7 @@ from apprentice.tasks.artifacts.alike import newest_first
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import disk_errors
 from apprentice.tasks.artifacts.locate import locate
-from apprentice.tasks.artifacts.provenance import Parent
+from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions, Release
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.export import export
@@ -126,9 +126,7 @@ def _evaluation_of(model: Node, environment: EnvironmentSpec) -> Node | None:
             found.append(evaluation)
     if not found:
         return None
-    most = max(found, key=lambda each: each.n)  # of several the first
-    named = Parent(kind=Evaluation.__name__, **most.model_dump(include={"repository", "revision", "key"}))
-    return node_of(store, named, {})
+    return node_of(store, parent(max(found, key=lambda each: each.n)), {})  # of several the first
 
 
 def _linked(whole: Path, folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.paths import HOME, Absolute
+from apprentice.envs.wire.passing import leaves
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import CollectSpec
@@ -49,7 +50,7 @@ def overrides_elsewhere(recipe: Recipe, overrides: Sequence[str]) -> list[str]:
         value: Any = whole
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
-        has_path = text.strip() and any(each in found for _, each in _leaves(value))
+        has_path = text.strip() and any(each in found for _, each in leaves(value))
         written.append(f"{path}={json.dumps(value, ensure_ascii=False)}" if has_path else override)
     return written
 
@@ -66,17 +67,9 @@ def paths_needed(recipe: Recipe) -> list[str]:
     return said + [f"{path} is in a folder for temporary files, which no other machine sees." for path in passing]
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list):
-        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _leaves(each, f"{path}.{name}".lstrip("."))
-    else:
-        yield path, value
-
-
 def _texts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the texts that are relative paths: by how they begin, or because there is such a file here."""
-    for where, value in _leaves(recipe):
+    for where, value in leaves(recipe):
         if not isinstance(value, str) or os.path.isabs(value):
             continue
         like_one = value.startswith(("./", "../")) or value in (".", "..") or HOME.match(value)

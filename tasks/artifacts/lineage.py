@@ -28,7 +28,6 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-from apprentice.tasks.artifacts.foreign import WEIGHTS
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import lines_of, locate
 from apprentice.tasks.artifacts.provenance import RECORD, ArtifactRecord, BadRecord, Parent, artifact_of, read_record
@@ -251,12 +250,6 @@ class Lineage:
             looked_at.add(node.named.revision)
             found |= {json.dumps(row): row for row in rows}  # two models may share what they learned from
         return list(found.values())
-
-    def is_pickled(self, node: Node) -> bool:
-        """Whether a student is another model by its name whose weights may be pickled: to load them can run code."""
-        with _as_rows(node, WEIGHTS):
-            source = json.loads(b"".join(self._lines(node, WEIGHTS)) or b"{}")
-            return not source.get("safetensors_only", True)
 
     def as_json(self) -> dict[str, Any]:
         """One document for machines, the newest artifact first."""

@@ -7,7 +7,6 @@ the first process reports and writes.
 Which checkpoints of an interrupted training are complete.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from apprentice.tasks.analysis.curve_signals import (
     steps_of,
     write_signals,
 )
+from apprentice.tasks.artifacts.local import sha256_of
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting import announce
@@ -52,7 +52,7 @@ def write_list(checkpoint: Path) -> None:
     modes_by_umask(checkpoint)  # another user of the store may resume it
     half = checkpoint / f"{LIST}.half"  # may be left over from a process that was killed here
     files = {
-        file.relative_to(checkpoint).as_posix(): [file.stat().st_size, _sha256(file)]
+        file.relative_to(checkpoint).as_posix(): [file.stat().st_size, sha256_of(file)]
         for file in sorted(checkpoint.rglob("*"))
         if file.is_file() and file not in (checkpoint / LIST, half)
     }
@@ -91,16 +91,11 @@ def _torn(checkpoint: Path) -> str:
         listed = json.loads((checkpoint / LIST).read_text())
         for name, (size, sha256) in listed.items():
             file = checkpoint / name
-            if not file.is_file() or file.stat().st_size != size or _sha256(file) != sha256:
+            if not file.is_file() or file.stat().st_size != size or sha256_of(file) != sha256:
                 return name
     except (OSError, ValueError, AttributeError, TypeError):
         return LIST
     return ""
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def watch(trainer: Any, rules: Signals) -> None:
