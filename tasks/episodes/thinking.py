@@ -49,7 +49,7 @@ HAS_THOUGHT = "message.reasoning_content is string and message.reasoning_content
 RENDERED = {
     "text": (
         f"{HAS_THOUGHT} or message.tool_calls",  # servers leave the line break before a call in the text beside it
-        f"content=((message.reasoning_content or '') + {CONTENT}).rstrip() if message.tool_calls "
+        f"content=((message.reasoning_content or '') + {CONTENT}).rstrip('\\n') if message.tool_calls "
         f"else message.reasoning_content + {CONTENT}, reasoning_content=''",
     ),
     "native": (  # servers leave the line breaks around a thought in it
