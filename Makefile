@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations=10
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --no-loadscope-reorder --durations=10
 OPENENV := build/openenv/venv
 VERIFIERS := build/verifiers/venv
 TEST_VERIFIERS = $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers.py && PATH="$(CURDIR)/$(BIN):$$PATH" \
@@ -59,10 +59,10 @@ help:  ## show this list
 ##@ Test
 
 test: .venv/dev  ## the quick tests
-	$(PYTEST) -m "not long"
+	$(PYTEST) -n 3 -m "not long"  # they wait for servers a third of their time
 
 test-all: test  ## the quick and the long tests: whole commands, browsers, several training processes
-	$(PYTEST) -m long
+	$(PYTEST) -n 2 -m long
 
 test-counterparts: .venv/dev $(if $(filter verifiers,$(NAME)),$(VERIFIERS)/ready,$(patsubst %,build/%/ready,$(or $(filter vllm llamacpp,$(NAME)),llmock litellm vllm smollm2 tokenizers)))  ## against other projects' servers, models and tokenizers; NAME=vllm: that alone. NAME=llamacpp: llama.cpp, which is compiled first. NAME=verifiers: environments of that package
 	OMP_NUM_THREADS=1 $(if $(filter verifiers,$(NAME)),$(TEST_VERIFIERS),$(BIN)/python -m pytest --durations=5 tests/counterparts $(addprefix -k ,$(filter vllm llamacpp,$(NAME))))

@@ -425,6 +425,19 @@ ROWS = (
 )
 
 
+FIRST = 3
+"""Rows of a kind that the quick tests try."""
+
+
+def marked(rows: dict[str, Row]) -> Iterator[Any]:
+    """The rows; those of a kind of which some were tried are long tests."""
+    tried: Counter[str] = Counter()
+    for name, row in rows.items():
+        kind = name.partition(":")[0]
+        tried[kind] += 1
+        yield pytest.param(row, id=name, marks=[pytest.mark.long] if tried[kind] > FIRST else [])
+
+
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, EnvironmentServer]]:
     with (
@@ -456,7 +469,7 @@ def collected_from(
     return [json.loads(line) for line in (folder / "out/rollouts.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("row", marked(ROWS))
 def test_an_endpoint_that_answers_right_loses_no_row_and_no_cent(
     row: Row, servers: dict[str, EnvironmentServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

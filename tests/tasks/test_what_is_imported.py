@@ -75,7 +75,7 @@ LAYOUTS: list[tuple[dict[str, Any], str]] = [
 """Files of the split train, of the split test, and others; and the place of the first row."""
 
 
-@pytest.mark.parametrize("on_hub", [False, True])
+@pytest.mark.parametrize("on_hub", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("layout", "where"), LAYOUTS)
 def test_of_a_folder_and_of_the_hub_the_split_train_is_taken_and_the_others_are_said(
     layout: dict[str, Any], where: str, on_hub: bool, hub: LocalHub, bench: Bench, tmp_path: Path, capfd: Any

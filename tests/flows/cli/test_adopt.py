@@ -266,22 +266,32 @@ def test_what_its_user_knows_comes_first(written: Any):
     ("server", "why"),
     [
         ("random", "the same seed gave two different starts"),
-        ("hidden", r"the same seed gave two different starts \(state.secret is 'number"),
+        pytest.param("hidden", r"the same seed gave two different starts \(state.secret is 'number", marks=LONG),
         ("without rewards", "20 calls of all its tools had no reward"),
         ("over http", "it has no WebSocket at /ws"),
         ("ungraded parcels", "the episode ended without a reward"),
-        ("moody parcels", "the same calls did not lead to the same episode: its replies are drawn at random"),
+        pytest.param(
+            "moody parcels",
+            "the same calls did not lead to the same episode: its replies are drawn at random",
+            marks=LONG,
+        ),
         ("shared parcels", r"all its sessions play one episode \(state.step_count of one changed"),
         (
             "shared in silence",
             r"all its sessions play one episode \(beside another session an answer earns \d.0, alone \d.0\)",
         ),
-        ("holes", "its reset fails under seed 5, and not under seed 6"),
-        ("keyless", r"it makes no environment: Environment factory 'Keyless' failed to create instance\.\n"),
+        pytest.param("holes", "its reset fails under seed 5, and not under seed 6", marks=LONG),
+        pytest.param(
+            "keyless",
+            r"it makes no environment: Environment factory 'Keyless' failed to create instance\.\n",
+            marks=LONG,
+        ),
         ("broken", r"every step fails in its own code .*'Broken' object has no attribute 'answer'"),
-        ("unbegun", r"its reset fails in its own code .*'Unbegun' object has no attribute 'question'"),
+        pytest.param(
+            "unbegun", r"its reset fails in its own code .*'Unbegun' object has no attribute 'question'", marks=LONG
+        ),
         pytest.param("undescribed", "its /schema fails in its own code", marks=LONG),
-        ("closing", r"its WebSocket at /ws closes at the first message \(1008 token missing\)"),
+        pytest.param("closing", r"its WebSocket at /ws closes at the first message \(1008 token missing\)", marks=LONG),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_with_the_reason(written: Any, server: str, why: str):

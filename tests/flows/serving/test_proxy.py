@@ -108,6 +108,7 @@ def said(answer: httpx.Response) -> str:
     return answer.raise_for_status().json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.long
 def test_a_promotion_and_a_rollback_under_load_of_8_clients_fail_no_request(champions: Champions):
     first, ended = promote(champions, "first"), threading.Event()
     with serving(champions, most=16) as served, ThreadPoolExecutor(8) as clients:
