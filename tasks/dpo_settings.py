@@ -3,6 +3,7 @@
 In: a recipe's section `dpo`. Out: validated settings; everything else keeps TRL's defaults.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -42,6 +43,11 @@ class DpoSpec(TrainerSpec):
     """The most pairs of one group. No episode is in two pairs."""
     signals: Signals = Signals()
     """What to warn about or stop at during training."""
+
+    def lacks(self, others: Iterable[TrainerSpec]) -> str:
+        if any(getattr(each, "keep_groups", False) for each in others):
+            return ""
+        return "dpo learns from the groups that GRPO keeps; set grpo.keep_groups: true"
 
 
 class DpoCheckpoint(LossCheckpoint):

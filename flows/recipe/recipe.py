@@ -14,6 +14,7 @@ from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
 from apprentice.flows.recipe.sections import (
     BLOCK,
+    LONG_RUN,
     SHIFT,
     ImproveSpec,
     RegressionSpec,
@@ -53,8 +54,6 @@ from apprentice.tasks.settings.training import TrainerSpec
 
 TRAINING_SECTIONS = models_of_a_run()[1:]
 """The sections that train a model, in their order; each can be turned off."""
-LONG_RUN = 3 * BLOCK - SHIFT
-"""First seed of the window that no gate reads: the last part of the block of evaluations."""
 
 
 class Recipe(BaseModel):
@@ -316,8 +315,9 @@ class Recipe(BaseModel):
     def _has_something_to_learn_from(self) -> "Recipe":
         if not self.trains_on:
             raise ValueError("sft and grpo are both off, so nothing would be trained; turn one of them on")
-        if self.dpo and not (self.grpo and self.grpo.keep_groups):
-            raise ValueError("dpo learns from the groups that GRPO keeps; set grpo.keep_groups: true")
+        specs = [spec for name in self.trains_on if (spec := self.training(name))]
+        for lack in filter(None, (spec.lacks(specs) for spec in specs)):
+            raise ValueError(lack)
         if self.sft and not (self.teacher or self.collect.dataset or self.collect.students):
             raise ValueError(
                 "SFT has nothing to learn from: name a teacher, let the student play (collect.students), take rollouts "
@@ -434,11 +434,9 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _parity_trains(self) -> "Recipe":
-        if self.evaluate.protocol != "parity":
-            raise ValueError(
-                f"evaluate.protocol {self.evaluate.protocol!r} does not see every answer, so a run cannot use it; "
-                "use it with `apprentice evaluate --protocol`"
-            )
+        if (protocol := self.evaluate.protocol) != "parity":
+            cannot = f"evaluate.protocol {protocol!r} does not see every answer, so a run cannot use it"
+            raise ValueError(f"{cannot}; use it with `apprentice evaluate --protocol`")
         return self
 
     @model_validator(mode="after")

@@ -98,6 +98,8 @@ class RoundSpec(Spec):
 
 BLOCK = 100_000_000
 """Distance in seeds between the windows of two purposes."""
+LONG_RUN = 3 * BLOCK - SHIFT
+"""First seed of the window that no gate reads: the last part of the block of evaluations."""
 
 
 class WindowSpec(Spec):

@@ -127,6 +127,10 @@ class TrainerSpec(TrlSection):
         """TRL's trainer."""
         return cls.config.replace("Config", "Trainer")
 
+    def lacks(self, others: Iterable["TrainerSpec"]) -> str:
+        """What this training lacks of a run's others, as an error says it; empty if nothing."""
+        return ""
+
     @property
     def steps_known(self) -> int | None:
         """Its optimizer steps, where they do not depend on rows."""

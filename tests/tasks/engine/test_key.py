@@ -1,14 +1,17 @@
 """Law 10: what enters an artifact's key: the stage, its version, every input and setting; and what does not."""
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
+from apprentice import tasks
 from apprentice.tasks.artifacts.types import Questions, make_key
 from apprentice.tasks.engine.stage import Stage, StageContext, stage
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window
+from apprentice.tasks.trainings import TRAININGS
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,7 @@ VERSIONS = {
     "collect": 3,
     "collect_shard": 2,
     "rescore": 1,
+    "scale_rollouts": 1,
     "relabel": 1,
     "filter_rollouts": 2,
     "filter_thoughts": 2,
@@ -86,6 +90,7 @@ VERSIONS = {
     "verdict": 4,
     "gate": 3,
     "release": 1,
+    "export": 1,
     "questions": 2,
     "exam": 1,
     "rung_questions": 1,
@@ -97,25 +102,8 @@ VERSIONS = {
 
 def test_a_stage_is_not_made_anew_by_accident():
     found = {}
-    for module in (
-        "collect",
-        "dataset",
-        "evaluate",
-        "dpo",
-        "filter",
-        "gate",
-        "grpo",
-        "lengths",
-        "mix",
-        "questions",
-        "relabel",
-        "release",
-        "rescore",
-        "sft",
-        "student",
-        "verdict",
-    ):
-        found |= vars(import_module(f"apprentice.tasks.{module}"))
+    for module in iter_modules(tasks.__path__):
+        found |= vars(import_module(f"apprentice.tasks.{module.name}"))
     stages = {each.name: each for each in found.values() if isinstance(each, Stage)}
     assert {name: each.version for name, each in stages.items()} == VERSIONS
-    assert {name for name, each in stages.items() if each.gpu} == {"sft", "grpo", "dpo", "evaluate"}
+    assert {name for name, each in stages.items() if each.gpu} == {"evaluate", *(each.name for each in TRAININGS)}
