@@ -62,7 +62,7 @@ class Player(OldPlayer):
         self.environment = environment
         self.label = label
         self._text_call = text_call
-        self._is_forfeited = False
+        self.is_forfeited = False
         follow_overrides(self)
 
     @property
@@ -121,7 +121,6 @@ class Player(OldPlayer):
 
     def ask(self, seed: int) -> str:
         """Return the question for `seed`; reset once more if the reply holds none. Raises Refused, SessionLost."""
-        self._is_forfeited = False
         try:
             return checked_text(self.environment.reset(seed=seed), "the question")
         except BadReply:  # a new connection: the reply may belong to another message
@@ -174,7 +173,7 @@ class Player(OldPlayer):
         """Take back the partial credit of an episode that has not ended, and that of its reward streams."""
         if not self.done and self.reward is not None:
             self.environment.reward = 0.0
-            self._is_forfeited = True
+            self.is_forfeited = True
 
     def give_up(self) -> None:
         """Score an episode that its player ended: without partial credit it earns the lowest reward of the range, or
@@ -200,7 +199,7 @@ class Player(OldPlayer):
 
     def scores(self) -> dict[str, float | None]:
         """Return the score of each of `streams`, once the episode is over; None if the infrastructure failed."""
-        if self._is_forfeited:
+        if self.is_forfeited:
             return dict.fromkeys(self.streams, self.reward)
         return self.environment.scores()
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from apprentice.tasks.episodes.notations import notation_of, without_thoughts
-from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
+from apprentice.tasks.episodes.rendering import may_lack_thoughts
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, thinking_of, tokens_of
 
 MARKED = "call or special token in the thought"
@@ -51,14 +51,14 @@ Check = Callable[[dict[str, Any], list[dict[str, Any]]], str | None]
 def check_of(tokenizer: Any = None) -> Check:
     """The check of turns. Without the student's tokenizer, what is counted in tokens is not checked."""
 
-    without = None if tokenizer is None or _begins_as_asked(tokenizer) else MISSING
+    without = None if tokenizer is None or may_lack_thoughts(tokenizer) else MISSING
 
     def check(turn: dict[str, Any], tools: list[dict[str, Any]]) -> str | None:
         thought = turn.get(THOUGHT) or ""
         if turn.get(CUT_OFF):
             return CUT
         if not thought:
-            return without
+            return None if turn.get("weight") == 0 else without
         if without_thoughts(thought) != thought or MARK.search(thought) or _has_special(tokenizer, thought):
             return MARKED
         if notation_of(thought, tools):
@@ -99,14 +99,6 @@ def _has_special(tokenizer: Any, thought: str) -> bool:
         return False
     tokens = [(each.content, each.special) for each in tokenizer.added_tokens_decoder.values()]
     return any((special or each[:1] + each[-1:] == "<>") and each in thought for each, special in tokens)
-
-
-def _begins_as_asked(tokenizer: Any) -> bool:
-    """Whether a turn without a thought begins with the ids of its prompt. Where a prompt opens the block of a thought,
-    the line breaks of an empty block may be another token."""
-    messages = [{"role": "user", "content": "user"}, {"role": "assistant", "content": "text"}]
-    prompt = prompt_ids(tokenizer, messages[:1], [])
-    return row_ids(tokenizer, written_row(messages, []))[: len(prompt)] == prompt
 
 
 def _is_long(tokenizer: Any, thought: str) -> bool:

@@ -130,6 +130,7 @@ class Episode:
     def __init__(self, player: Player, seed: int):
         """Resets the environment; in a mixture, the part that the seed belongs to. Raises SessionLost."""
         self.player = player.part(seed)
+        self.player.is_forfeited = False
         self.seed = seed
         self.sample = 0  # index of the sample of this question
         self.prompt_tokens = self.completion_tokens = 0  # of the turns so far; the player counts them

@@ -64,6 +64,31 @@ def first_calls(
     return [[begun(tool["function"], *version) for version in versions] for tool in tools]
 
 
+def calls_with_other_values(tools: list[dict[str, Any]]) -> list[Message]:
+    """Calls of all tools, which have in common what does not depend on a call's values: of a single tool one for each
+    value that an argument may have, where they are few, and of several tools one each."""
+    calls = []
+    for function in (tool["function"] for tool in tools):
+        values = {name: _values(schema) for name, schema in function["parameters"]["properties"].items()}
+        number = max(map(len, values.values()), default=1) if len(tools) == 1 else 1
+        calls += [
+            turn_of(function["name"], {name: each[at % len(each)] for name, each in values.items()})
+            for at in range(number)
+        ]
+    return calls
+
+
+def _values(schema: dict[str, Any]) -> list[Any]:
+    """What an argument may be: all of few values, or two that begin differently."""
+    if schema.get("enum"):
+        return list(schema["enum"])
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return [value for each in options for value in _values(each)]
+    if isinstance(types := schema.get("type"), list):
+        return [value for each in types for value in _values(schema | {"type": each})]
+    return [_example(schema, values) for values in (VALUES, OTHERS)]
+
+
 def drafts_of(tokenizer: Any, tools: list[dict[str, Any]]) -> Drafts:
     """What is written the same way in every call of these tools."""
     thoughts = THOUGHTS if thinking_of(tokenizer) else ("", "")

@@ -65,9 +65,11 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
     the text, and the text beside a call. Empty where there is none. A summary of hidden reasoning comes after a text.
     """
     content = message.get("content")
+    if _is_summary(message.get("reasoning_details")):
+        found = split_thought({name: value for name, value in message.items() if name not in REASONING})
+        if found[0]:
+            return found
     called = message.get("tool_calls") or message.get("function_call")
-    if called and _is_summary(message.get("reasoning_details")) and (text := _text_in(content).strip()):
-        return text, ""
     for name in REASONING:
         if thought := _text_in(message.get(name)).strip():
             return thought, content
@@ -89,7 +91,8 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
 def _is_summary(details: Any) -> bool:
     """Whether a provider shows no more of its reasoning than a summary, beside what is encrypted."""
     kinds = [str(each.get("type")) for each in details if isinstance(each, dict)] if isinstance(details, list) else []
-    return bool(kinds) and all(kind.endswith(("summary", "encrypted")) for kind in kinds)
+    has_summary = any(kind.endswith("summary") for kind in kinds)
+    return has_summary and all(kind.endswith(("summary", "encrypted")) for kind in kinds)
 
 
 def _text_in(value: Any, depth: int = 0) -> str:

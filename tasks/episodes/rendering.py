@@ -161,6 +161,11 @@ def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, An
     return _ids(tokenizer, as_read(tokenizer, messages), tools, add_generation_prompt=True)
 
 
+def conversation_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
+    """The token ids of a conversation up to its last turn, which may be an assistant's; as a prompt is rendered."""
+    return _ids(tokenizer, as_read(tokenizer, messages), tools)
+
+
 def row_ids(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     """The token ids of a training row, as SFTTrainer computes them."""
     messages = as_read(tokenizer, _closed(tokenizer, of_student(tokenizer, row["messages"])))
@@ -180,6 +185,15 @@ def _closed(tokenizer: Any, messages: list[Message]) -> list[Message]:
     if thinking is None or thinking.mode != "native" or messages[-1] != CLOSING:
         return messages
     return [*messages[:-1], CLOSING | {THOUGHT: CLOSING["content"]}]
+
+
+def may_lack_thoughts(tokenizer: Any) -> bool:
+    """Whether turns without a thought begin with the ids of their prompts. Where a prompt opens the block of a thought,
+    a turn without one may have no block, or line breaks of another token."""
+    question, called = _probe("mapping" if "mapping" in chat_format(tokenizer).arguments else "text")
+    messages = [question, called, {"role": "tool", "name": "probe", "content": "reply"}, called]
+    prompts = ((place, _ids(tokenizer, messages[:place], add_generation_prompt=True)) for place in (1, 3))
+    return all(_ids(tokenizer, messages[: place + 1])[: len(prompt)] == prompt for place, prompt in prompts)
 
 
 def _ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None, **how: Any) -> list[int]:

@@ -28,9 +28,12 @@ OTHER = "thinking"
 
 HEAD = """{{#- thinking {settings} -#}}
 {{%- set thinks = namespace(messages=[]) -%}}
-{{%- for message in messages -%}}
+{{%- for given in messages -%}}
+{{%- set thought = given.reasoning_content if given.reasoning_content is string else '' -%}}
+{{%- set content = given.content if given.content is string else {parts} -%}}
+{{%- set message = dict(given, content=content) if given.content and given.content is not string else given -%}}
 {{%- if loop.first and message.role == 'system' -%}}
-{{%- set thinks.messages = thinks.messages + [dict(message, content={content} + {instruction})] -%}}
+{{%- set thinks.messages = thinks.messages + [dict(message, content=content + {instruction})] -%}}
 {{%- elif message.role == 'assistant' and ({rendered_if}) -%}}
 {{%- set thinks.messages = thinks.messages + [dict(message, {as_rendered})] -%}}
 {{%- else -%}}
@@ -41,20 +44,17 @@ HEAD = """{{#- thinking {settings} -#}}
 {{%- set enable_thinking = {switch} -%}}
 {{#- end of thinking #}}
 """
-CONTENT = (
-    "(message.content if message.content is string else (message.content or []) | map(attribute='text') | join(''))"
-)
+PARTS = "(given.content or []) | map(attribute='text') | select('string') | join('')"
 """A message's content as text: servers pass a list of parts where a template reads one, and clients null."""
-HAS_THOUGHT = "message.reasoning_content is string and message.reasoning_content"
 RENDERED = {
     "text": (
-        f"{HAS_THOUGHT} or message.tool_calls",  # servers leave the line break before a call in the text beside it
-        f"content=((message.reasoning_content or '') + {CONTENT}).rstrip('\\n') if message.tool_calls "
-        f"else message.reasoning_content + {CONTENT}, reasoning_content=''",
+        "thought or message.tool_calls",
+        # servers leave the line break before a call in the text beside it
+        "content=(thought + content).rstrip('\\n') if message.tool_calls else thought + content, reasoning_content=''",
     ),
-    "native": (  # servers leave the line breaks around a thought in it
-        HAS_THOUGHT,
-        f"{OTHER}=message.reasoning_content.strip('\\n'), reasoning_content=message.reasoning_content.strip('\\n')",
+    "native": (
+        "thought",  # in which servers leave the line breaks around it
+        f"{OTHER}=thought.strip('\\n'), reasoning_content=thought.strip('\\n')",
     ),
 }
 """By mode: which of the assistant's messages are rendered otherwise, and how."""
@@ -99,7 +99,7 @@ def _head(spec: ThinkingSpec) -> str:
     rendered_if, as_rendered = RENDERED[spec.mode]
     return HEAD.format(
         settings=json.dumps(spec.model_dump()).replace("#", "\\u0023"),  # no end of the comment
-        content=CONTENT,
+        parts=PARTS,
         instruction=_literal(_added(spec.instruction)),
         rendered_if=rendered_if,
         as_rendered=as_rendered,

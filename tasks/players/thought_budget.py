@@ -1,7 +1,7 @@
 """Answers with a part of a thought's budget: the thought is ended there, and the call is begun.
 
-In: prompts, the tools of each, a function that generates. Out: the ids of each turn as if the model had written them.
-What ends a thought and begins a call is found by rendering calls: what they have in common, whatever their arguments.
+In: prompts with their conversations and tools, a function that generates. Out: the ids of each turn as if the model had
+written them. What ends a thought and begins a call is rendered as training renders it, up to the first argument.
 """
 
 import json
@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.example import first_calls
-from apprentice.tasks.episodes.rendering import chat_format
+from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.example import calls_with_other_values
+from apprentice.tasks.episodes.notations import MARKS
+from apprentice.tasks.episodes.rendering import chat_format, conversation_ids, prompt_ids
+from apprentice.tasks.episodes.thinking import THOUGHT
 
 Ids = list[list[int]]
 Generate = Callable[[Ids, int, Sequence[int], bool], Ids]
@@ -20,6 +23,14 @@ MARK = "mark-5b1d"
 """A thought that no template writes."""
 HALF = "\ufffd"
 """What is decoded of a character whose last tokens are missing."""
+
+
+class Asked(NamedTuple):
+    """Where a turn begins."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    prompt: list[int]
 
 
 class Thoughts:
@@ -41,40 +52,10 @@ class Thoughts:
         return found
 
 
-class Forced(NamedTuple):
-    """What a turn is made to begin with."""
-
-    at_once: list[int]
-    """Without a thought, up to the call's first argument."""
-    after: str
-    """After a thought, likewise, as text: what it begins with may be one token with the thought's end."""
-    begun: str
-    """A text that shows that the model has ended its thought itself."""
-
-
-def forced_call(tokenizer: Any, tools: list[dict[str, Any]]) -> Forced:
-    """What these tools' calls have in common under the tokenizer's template."""
-    at_once = _common(tokenizer, tools, "")
-    text = tokenizer.decode(_common(tokenizer, tools, MARK))
-    after = text.partition(MARK)[2]
-    return Forced(at_once, after, (after.split() or [""])[0])
-
-
-def _common(tokenizer: Any, tools: list[dict[str, Any]], thought: str) -> list[int]:
-    """The ids that all calls with this thought begin with, without a token that ends the turn."""
-    turns = [turn for versions in first_calls(tokenizer, tools, (thought, thought)) for _, turn in versions]
-    least, *others = sorted(turns, key=len)
-    shared = list(takewhile(lambda each: all(other[each[0]] == each[1] for other in others), enumerate(least)))
-    ids = [token for _, token in shared]
-    ends = chat_format(tokenizer).ends
-    return ids[: next((at for at, token in enumerate(ids) if token in ends), len(ids))]
-
-
 def within_budget(
     generate: Generate,
     tokenizer: Any,
-    prompts: Ids,
-    tools: list[list[dict[str, Any]]],
+    asked: Sequence[Asked],
     budget: int,
     answer: int,
     others: Callable[[list[str]], list[str]] | None = None,
@@ -84,41 +65,74 @@ def within_budget(
     Args:
         others: Given, each turn goes on from what it returns in place of the turn's own thought.
     """
-    names = [json.dumps(each) for each in tools]
-    known = {name: forced_call(tokenizer, each) for name, each in dict(zip(names, tools, strict=True)).items()}
-    forced = [known[name] for name in names]
+    prompts = [each.prompt for each in asked]
+    written = generate(prompts, budget, range(len(prompts)), False) if budget else [[] for _ in prompts]
+    known = {json.dumps(each.tools): each.tools for each in asked}
+    marks = {name: ends_of_thoughts(tokenizer, tools) for name, tools in known.items()}
+    ends = [marks[json.dumps(each.tools)] for each in asked]
+    thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, ends, strict=True)]
     if others is not None:
-        written = generate(prompts, budget, range(len(prompts)), False)
-        thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, forced, strict=True)]
-        turns = [
-            _encoded(tokenizer, thought + each.after) if thought else list(each.at_once)
-            for thought, each in zip(others(thoughts), forced, strict=True)
-        ]
-    elif budget == 0:
-        turns = [list(each.at_once) for each in forced]
+        turns = [begun(tokenizer, *each) for each in zip(asked, others(thoughts), strict=True)]
     else:
-        turns = generate(prompts, budget, range(len(prompts)), False)
-        for turn, each in zip(turns, forced, strict=True):
-            if not _has_ended(tokenizer, turn, each):
-                turn[:] = _encoded(tokenizer, tokenizer.decode(turn).rstrip(HALF) + each.after)
-    ends = chat_format(tokenizer).ends
-    open_ = [place for place, turn in enumerate(turns) if not turn or turn[-1] not in ends]
+        turns = [
+            turn if turn and _has_ended(tokenizer, turn, marks) else begun(tokenizer, place, thought)
+            for place, turn, thought, marks in zip(asked, written, thoughts, ends, strict=True)
+        ]
+    last = chat_format(tokenizer).ends
+    open_ = [place for place, turn in enumerate(turns) if not turn or turn[-1] not in last]
     rests = generate([prompts[place] + turns[place] for place in open_], answer, open_, True) if open_ else []
     for place, rest in zip(open_, rests, strict=True):
-        turns[place] += rest
+        turns[place] = turns[place] + rest
     return turns
 
 
-def _thought(tokenizer: Any, turn: list[int], forced: Forced) -> str:
-    """What stands before a turn's call, or before its end."""
+def begun(tokenizer: Any, asked: Asked, thought: str) -> list[int]:
+    """The ids that every call with this thought begins with, without a token that ends the turn."""
+    found = _in_common(tokenizer, asked, thought)
+    if found is None:  # the prompt opens the block of a thought, which a turn without one renders otherwise
+        return tokenizer.encode(_after(tokenizer, asked), add_special_tokens=False)
+    return found
+
+
+def ends_of_thoughts(tokenizer: Any, tools: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The texts that show that a model has ended its thought itself: what ends a thought, and what begins a call."""
+    opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
+    after = _after(tokenizer, Asked(opening, tools, prompt_ids(tokenizer, opening, tools)))
+    added = set(tokenizer.get_added_vocab().values())
+    ids = tokenizer.encode(after, add_special_tokens=False)
+    name = min((at for tool in tools if (at := after.find(tool["function"]["name"])) >= 0), default=len(after))
+    found = [token for token in (tokenizer.decode([each]) for each in ids if each in added) if after.find(token) < name]
+    return tuple(dict.fromkeys((found[0], found[-1]))) if found else tuple(after.split()[:1])
+
+
+def _after(tokenizer: Any, asked: Asked) -> str:
+    """What stands between a thought and the first argument of a call."""
+    return tokenizer.decode(_in_common(tokenizer, asked, MARK) or []).partition(MARK)[2]
+
+
+def _in_common(tokenizer: Any, asked: Asked, thought: str) -> list[int] | None:
+    """The ids that all calls with this thought begin with; None where their turn does not begin with the prompt."""
+    extra = {THOUGHT: thought} if thought else {}
+    rows = [
+        conversation_ids(tokenizer, [*asked.messages, call | extra], asked.tools)
+        for call in calls_with_other_values(asked.tools)
+    ]
+    if any(row[: len(asked.prompt)] != asked.prompt for row in rows):
+        return None
+    least, *others = sorted((row[len(asked.prompt) :] for row in rows), key=len)
+    shared = list(takewhile(lambda each: all(other[each[0]] == each[1] for other in others), enumerate(least)))
+    ids, ends = [token for _, token in shared], chat_format(tokenizer).ends
+    return ids[: next((at for at, token in enumerate(ids) if token in ends), len(ids))]
+
+
+def _thought(tokenizer: Any, turn: list[int], marks: Sequence[str]) -> str:
+    """What stands before a turn's call, or before its end, without the marks of a block."""
     text = tokenizer.decode([token for token in turn if token not in chat_format(tokenizer).ends])
-    return text.partition(forced.begun)[0].rstrip(HALF + "\n")
+    until = min((at for mark in marks if (at := text.find(mark)) >= 0), default=len(text))
+    return MARKS.sub("", text[:until].rstrip(HALF)).strip()
 
 
-def _encoded(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False)
-
-
-def _has_ended(tokenizer: Any, turn: list[int], forced: Forced) -> bool:
+def _has_ended(tokenizer: Any, turn: list[int], marks: Sequence[str]) -> bool:
     """Whether a model has ended its thought, or the turn, by itself."""
-    return turn[-1:] != [] and (turn[-1] in chat_format(tokenizer).ends or forced.begun in tokenizer.decode(turn))
+    text = tokenizer.decode(turn)
+    return turn[-1] in chat_format(tokenizer).ends or any(mark in text for mark in marks)

@@ -54,6 +54,9 @@ def test_a_sound_thought_is_kept(tokenizer: Any, thought: str):
     ("family", "merged", "cause"),
     [
         ("qwen3", "\n\n", None),  # the model writes the empty block itself
+        ("gemma4", "\n\n", None),
+        ("gemma4_v5", "..", MISSING),  # its prompt opens a block after a tool's reply
+        ("nemotron_3_nano", "..", MISSING),
         ("qwen3_5_think", "..", None),
         ("qwen3_5_think", "\n\n", MISSING),  # the prompt opens the block with one line break
     ],
@@ -65,6 +68,13 @@ def test_a_turn_without_a_thought_is_dropped_where_its_prompt_would_be_another(
     check = check_of(think(plain, ThinkingSpec(mode="native", max_tokens=100)))
     assert check(turn(), [TOOL]) == cause
     assert check(turn(**{THOUGHT: SUM}), [TOOL]) is None
+    assert check(turn(weight=0), [TOOL]) is None, "it carries no loss"
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "qwen3", "qwen3_5_think", "nemotron_3_nano"])
+def test_a_turn_may_lack_a_thought_that_is_written_as_text(family: str):
+    plain = with_merges(prepare_tokenizer(toy_tokenizer(templates()[family])), "\n\n")
+    assert check_of(think(plain, ThinkingSpec(mode="text", max_tokens=100)))(turn(), [TOOL]) is None
 
 
 def test_a_special_token_of_the_student_is_none_of_its_thoughts(tokenizer: Any):

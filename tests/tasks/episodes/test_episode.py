@@ -190,7 +190,7 @@ def test_a_thought_that_was_cut_off_takes_all_partial_credit_back_and_no_other_e
         for message in (LOOK, LOOK_ON, end):
             episode.step(message)
         assert player.scores() == {"environment_reward": reward, "greens": greens}
-    player.ask(2)
+    Episode(player, seed=2)
     assert player.scores()["greens"] == 0.5, "the next episode has its own"
 
 

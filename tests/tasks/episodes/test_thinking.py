@@ -228,15 +228,18 @@ def test_a_student_that_thinks_is_served_with_its_switch_and_the_parser_of_its_t
         ("text", {"content": None}),
     ],
 )
-@pytest.mark.parametrize("asked", ["system", [{"type": "text", "text": "system"}]], ids=["text", "parts"])
+@pytest.mark.parametrize("in_parts", [False, True])
 def test_a_server_that_renders_the_template_itself_has_the_prompt_of_training(
-    mode: str, given: dict[str, Any], asked: Any
+    mode: str, given: dict[str, Any], in_parts: bool
 ):
     """As a client sends a conversation: arguments as text, the thought as vLLM returns it."""
     tokenizer = made("qwen3", mode)
     said = turn("1 + 1 = 2.")
     call = {"name": "answer", "arguments": json.dumps({"answer": "85", "count": 7})}
-    opening = [{"role": "system", "content": asked}, QUESTION[1]]
+    opening: Any = QUESTION
+    if in_parts:
+        opening = [each | {"content": [{"type": "text", "text": each["content"]}]} for each in QUESTION]
+        opening[0]["content"] += [{"type": "text", "text": None}, {"type": "image_url"}]
     sent = [*opening, said | given | {"tool_calls": [{"type": "function", "function": call}]}, REPLY]
     rendered = tokenizer.apply_chat_template(
         sent, tools=[TOOL], tokenize=True, return_dict=False, add_generation_prompt=True, enable_thinking=True

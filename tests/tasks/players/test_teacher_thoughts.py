@@ -23,6 +23,12 @@ from tests.served_desk import OLD, REFUSAL, ServedDesk, served_desk
 
 CALL = {"tool_calls": [{"function": {"name": "answer", "arguments": "{}"}}]}
 LOOK = call("look_up", "{}")
+SECRET = [{"type": "reasoning.encrypted", "data": "gAAAA"}]
+SUMMED = {
+    "reasoning": "I add.",
+    "reasoning_details": [{"type": "reasoning.summary", "summary": "I add."}, *SECRET],
+}
+"""Of a provider that hides its reasoning."""
 
 
 @pytest.mark.parametrize(
@@ -32,19 +38,10 @@ LOOK = call("look_up", "{}")
         ({"reasoning": "1 + 1 = 2.", "content": None} | CALL, "1 + 1 = 2.", None),
         ({"reasoning_details": [{"type": "reasoning.text", "text": "1 + 1 = 2."}]} | CALL, "1 + 1 = 2.", None),
         ({"reasoning_details": [{"type": "reasoning.summary", "summary": "I add."}]} | CALL, "I add.", None),
-        (
-            {
-                "reasoning": "I add.",
-                "reasoning_details": [
-                    {"type": "reasoning.summary", "summary": "I add."},
-                    {"type": "reasoning.encrypted", "data": "gAAAA"},
-                ],
-                "content": "1 + 1 = 2.",
-            }
-            | CALL,
-            "1 + 1 = 2.",
-            "",
-        ),
+        (SUMMED | {"content": "1 + 1 = 2."} | CALL, "1 + 1 = 2.", ""),
+        (SUMMED | {"content": "<think>1 + 1 = 2.</think>"} | CALL, "1 + 1 = 2.", ""),
+        (SUMMED | {"content": ""} | CALL, "I add.", ""),
+        ({"reasoning": "1 + 1 = 2.", "reasoning_details": SECRET, "content": "Done."} | CALL, "1 + 1 = 2.", "Done."),
         (
             {"content": [{"type": "thinking", "thinking": "1 + 1 = 2."}, {"type": "text", "text": "So."}]} | CALL,
             "1 + 1 = 2.",
@@ -165,6 +162,16 @@ def test_a_served_students_thought_that_is_cut_off_is_read_as_its_own_evaluation
     with closing(Teacher(spec, endpoint.url, asks=1, budget=Budget(None, None, tmp_path / "spent"))) as teacher:
         message = teacher.say([{"role": "user", "content": "1 + 1?"}], [], Spent(), "auto")
     assert (message["content"], message.get(THOUGHT, ""), message.get(CUT_OFF, False)) == read
+
+
+def test_a_served_student_that_teaches_is_asked_to_think_by_its_own_template(desk: ServedDesk, teaching: Any):
+    for serves, said in ((False, 1), (True, 0)):
+        teacher, player, endpoint = teaching([LOOK], say(REFUSAL))
+        teacher._spec = teacher._spec.model_copy(update={"serves_student": serves})
+        play_one(player, OLD, teacher, desk.task)
+        assert [request["messages"][0]["content"].count("Write your steps.") for request in endpoint.requests] == [
+            said
+        ] * len(endpoint.requests)
 
 
 def test_of_several_right_episodes_the_one_with_the_shortest_thoughts_counts(desk: ServedDesk, teaching: Any):

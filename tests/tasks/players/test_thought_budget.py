@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.episodes.episode import turn_of
-from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
-from apprentice.tasks.episodes.thinking import THOUGHT, think
+from apprentice.tasks.episodes.rendering import conversation_ids, parse, prompt_ids
+from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
-from apprentice.tasks.players.thought_budget import Thoughts, forced_call, within_budget
+from apprentice.tasks.players.thought_budget import Asked, Thoughts, begun, ends_of_thoughts, within_budget
 from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.students_page import templates, toy_tokenizer, with_merges
 
@@ -25,54 +25,129 @@ def taking(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "answer", "description": "", "parameters": parameters}}]
 
 
+def asked(tokenizer: Any, tools: list[dict[str, Any]], messages: Any = ASKED) -> Asked:
+    return Asked(messages, tools, prompt_ids(tokenizer, messages, tools))
+
+
+STRING = {"type": "string"}
+
+
 @pytest.mark.parametrize(
-    ("schema", "begun"),
+    ("schema", "known"),
     [
-        ({"type": "string"}, '"'),
+        (STRING, '"'),
         ({"type": "integer"}, ""),
         ({"type": "array"}, "["),
         ({"type": "array", "items": {"type": "integer"}}, "["),
         ({"type": "object"}, "{"),
-        ({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}, "["),
+        ({"anyOf": [{"type": "array", "items": STRING}, {"type": "null"}]}, ""),
+        ({"type": ["null", "string"]}, ""),
+        ({"enum": ["north", "east", "northwest"]}, '"'),
+        ({"enum": ["open_door", "look", "open_box"]}, '"'),
+        ({"type": "integer", "enum": [10, 2, 15]}, ""),
+        ({"oneOf": [{"const": "yes"}, {"const": "no"}]}, '"'),
+        ({"anyOf": [{"enum": ["a"]}, {"enum": ["b"]}]}, '"'),
     ],
 )
-def test_a_call_is_begun_up_to_what_only_the_model_knows(schema: dict[str, Any], begun: str):
+def test_a_call_is_begun_up_to_what_only_the_model_knows(schema: dict[str, Any], known: str):
     tokenizer, tools = made("qwen2_5", "text"), taking(schema)
-    forced = forced_call(tokenizer, tools)
     call = '<tool_call>\n{"name": "answer", "arguments": {"answer": '
-    assert tokenizer.decode(forced.at_once) == call + begun
-    assert forced.after == "\n" + call + begun
+    assert tokenizer.decode(begun(tokenizer, asked(tokenizer, tools), "")) == call + known
+    assert tokenizer.decode(begun(tokenizer, asked(tokenizer, tools), "2.")) == f"2.\n{call}{known}"
 
 
-@pytest.mark.parametrize(("family", "mode"), [("qwen2_5", "text"), ("qwen3", "native")])
-@pytest.mark.parametrize("swaps", [False, True])
-def test_a_thought_that_is_ended_has_the_ids_of_training(family: str, mode: str, swaps: bool):
-    thought, tools = "1 + 1 = 2.", taking({"type": "string"})
+def test_of_several_tools_the_name_is_left_to_the_model():
+    tokenizer = made("qwen2_5", "text")
+    tools = [*taking(STRING), *taking(STRING)]
+    tools[1] = {"type": "function", "function": tools[1]["function"] | {"name": "ask"}}
+    assert tokenizer.decode(begun(tokenizer, asked(tokenizer, tools), "")) == '<tool_call>\n{"name": "a'
+
+
+NATIVE = ("qwen3", "gemma4", "gemma4_v5", "glm4moe", "lfm2_2_5", "nemotron_3_nano", "qwen3_5_think")
+BOTH = [("qwen2_5", "text"), ("nemotron_3_nano", "text"), *((family, "native") for family in NATIVE)]
+
+
+class Writer:
+    """Writes a text in the first of a turn's parts, and an answer in the second."""
+
+    def __init__(self, tokenizer: Any, first: str, answer: str):
+        self.tokenizer, self.texts = tokenizer, (first, answer)
+
+    def __call__(self, prompts: Any, most: int, places: Any, answers: bool) -> list[list[int]]:
+        return [self.tokenizer.encode(self.texts[answers], add_special_tokens=False)[:most] for _ in prompts]
+
+
+def rendered(tokenizer: Any, where: Asked, thought: str) -> tuple[str, str]:
+    """What training renders of a turn before and after its thought."""
+    turn = turn_of("answer", {"answer": "85"}) | {THOUGHT: thought}
+    whole = conversation_ids(tokenizer, [*where.messages, turn], where.tools)[len(where.prompt) :]
+    before, _, after = tokenizer.decode(whole).partition(thought)
+    return before, after
+
+
+@pytest.mark.parametrize(("family", "mode"), BOTH)
+@pytest.mark.parametrize("way", ["cut", "after a line break", "ended", "ended within the call's frame", "swapped"])
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_thought_that_is_ended_has_the_ids_of_training(family: str, mode: str, way: str, is_second: bool):
+    thought, tools = "1 + 1 = 2.", taking(STRING)
     tokenizer = with_merges(made(family, mode), ".\n", "\n\n")
-    row = written_row([*ASKED, turn_of("answer", {"answer": "2"}) | {THOUGHT: thought}], tools)
-    prompt = prompt_ids(tokenizer, ASKED, tools)
-    learned = row_ids(tokenizer, row)[len(prompt) :]
-    told = tokenizer.decode(learned).partition(thought)
+    call = turn_of("answer", {"answer": "7"})
+    messages = [*ASKED, call | {THOUGHT: "Try 7."}, {"role": "tool", "name": "answer", "content": "Higher."}]
+    where = asked(tokenizer, tools, messages if is_second else ASKED)
+    before, after = rendered(tokenizer, where, thought)
+    frame = after[: after.index("85")]
+    first = before + thought + {"after a line break": "\n", "ended": frame[: len(frame) // 2]}.get(way, "")
+    if way == "ended within the call's frame":
+        first = before + thought + frame[:-3]
+    others = (lambda found: found) if way == "swapped" else None
+    rest = after[len(first) - len(before + thought) :] if way.startswith("ended") else after[len(frame) :]
+    writes = Writer(tokenizer, first, rest)
+    [written] = within_budget(writes, tokenizer, [where], 10_000, 10_000, others)
+    turn = call | {THOUGHT: thought, "tool_calls": turn_of("answer", {"answer": "85"})["tool_calls"]}
+    learned = conversation_ids(tokenizer, [*where.messages, turn], tools)[len(where.prompt) :]
+    if way.startswith("ended"):
+        assert tokenizer.decode(written) == tokenizer.decode(learned[: len(written)])
+    else:
+        known = begun(tokenizer, where, thought)
+        assert written[: len(known)] == known == learned[: len(known)]
+    read = parse(tokenizer, written, where.prompt, tools)
+    assert read[THOUGHT] == thought
+    assert [call["function"]["arguments"] for call in read["tool_calls"]] == [{"answer": "85"}]
 
-    def generate(ahead: Any, most: int, places: Any, answers: bool) -> list[list[int]]:
-        rest = '2"}}\n</tool_call><|im_end|>' if answers else told[0] + thought
-        return [tokenizer.encode(rest) for _ in ahead]
 
-    others = (lambda found: found) if swaps else None
-    [written] = within_budget(generate, tokenizer, [prompt], [tools], 50, 50, others)
-    assert written == learned[: len(written)]
-    assert tokenizer.decode(learned[len(written) :]) in ("", "\n")
+@pytest.mark.parametrize(("family", "mode"), BOTH)
+@pytest.mark.parametrize("is_second", [False, True])
+def test_without_a_thought_the_call_stands_in_no_block(family: str, mode: str, is_second: bool):
+    tokenizer, tools = with_merges(made(family, mode), "\n\n"), taking(STRING)
+    call = turn_of("answer", {"answer": "7"}) | {THOUGHT: "Try 7."}
+    messages = [*ASKED, call, {"role": "tool", "name": "answer", "content": "Higher."}]
+    where = asked(tokenizer, tools, messages if is_second else ASKED)
+    _, after = rendered(tokenizer, where, "1 + 1 = 2.")
+    writes = Writer(tokenizer, "", after[after.index("85") :])
+    [written] = within_budget(writes, tokenizer, [where], 0, 10_000)
+    read = parse(tokenizer, written, where.prompt, tools)
+    assert not read.get(THOUGHT)
+    assert not read.get(CUT_OFF)
+    assert [call["function"]["arguments"] for call in read["tool_calls"]] == [{"answer": "85"}]
+
+
+@pytest.mark.parametrize("family", ["lfm2_2_5", "gemma4", "glm4moe", "qwen3"])
+def test_an_answer_without_a_thought_gives_none_to_another_question(family: str):
+    tokenizer, tools, seen = made(family, "native"), taking(STRING), []
+    where = asked(tokenizer, tools)
+    _, after = rendered(tokenizer, where, "1 + 1 = 2.")
+    marks = ends_of_thoughts(tokenizer, tools)
+    call = after[after.index(marks[-1]) :]
+    writes = Writer(tokenizer, call, after[after.index("85") :])
+    within_budget(writes, tokenizer, [where], 10_000, 10_000, lambda found: seen.extend(found) or found)
+    assert seen == [""]
 
 
 def test_a_character_of_which_tokens_are_missing_is_left_out_of_a_thought_that_is_ended():
-    tokenizer, tools = made("qwen2_5", "text"), taking({"type": "string"})
-    prompt, whole = prompt_ids(tokenizer, ASKED, tools), tokenizer.encode("2 \u20ac")
-
-    def generate(ahead: Any, most: int, places: Any, answers: bool) -> list[list[int]]:
-        return [tokenizer.encode("<|im_end|>") if answers else whole[:-1]]
-
-    [written] = within_budget(generate, tokenizer, [prompt], [tools], 50, 50)
-    assert tokenizer.decode(written).startswith("2 \n<tool_call>")
+    tokenizer, tools = made("qwen2_5", "text"), taking(STRING)
+    most = len(tokenizer.encode("2 \u20ac")) - 1
+    [written] = within_budget(Writer(tokenizer, "2 \u20ac", ""), tokenizer, [asked(tokenizer, tools)], most, 50)
+    assert tokenizer.decode(written).startswith("2\n<tool_call>")
 
 
 @pytest.mark.parametrize(
