@@ -315,7 +315,7 @@ class Recipe(BaseModel):
     def _has_something_to_learn_from(self) -> "Recipe":
         if not self.trains_on:
             raise ValueError("sft and grpo are both off, so nothing would be trained; turn one of them on")
-        specs = [spec for name in self.trains_on if (spec := self.training(name))]
+        specs = self.trainings_ahead(self.trains_on)
         for lack in filter(None, (spec.lacks(specs) for spec in specs)):
             raise ValueError(lack)
         if self.sft and not (self.teacher or self.collect.dataset or self.collect.students):

@@ -211,10 +211,10 @@ def text_of_turns(record: EvaluatedEpisode, most: int | None = None) -> str:
     Args:
         most: Characters of a thought, whose rest is left out.
     """
-    return " → ".join(line_of(message, most) for message in record.messages if message["role"] == "assistant")
+    return " → ".join(_line(message, most) for message in record.messages if message["role"] == "assistant")
 
 
-def line_of(message: dict[str, Any], most: int | None = None) -> str:
+def _line(message: dict[str, Any], most: int | None = None) -> str:
     """One message of a model, likewise."""
     thought = message.get(THOUGHT) or ""
     if most is not None and len(thought) > most:

@@ -179,9 +179,9 @@ class Teacher:
         Raises TeacherFailed, TeacherUnavailable, BudgetReached, Stop.
         """
         choice = "auto" if takes_text else "required"
-        thoughts, shorter, is_own = self._spec.thoughts, False, self._spec.serves_student  # its template asks itself
+        thoughts, shorter = None if self._spec.serves_student else self._spec.thoughts, False  # its template asks
         for ask in range(self._asks):
-            sent = asked_to_think(messages, thoughts, shorter) if thoughts and not is_own else messages
+            sent = asked_to_think(messages, thoughts, shorter) if thoughts else messages
             message, noted = once_each(self.say(sent, tools, spent, choice, seed, ask))
             if thoughts and ask < self._asks - 1 and (shorter := is_too_long(message, thoughts)):
                 spent.asked_again.append(TOO_LONG)

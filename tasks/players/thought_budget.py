@@ -67,9 +67,11 @@ def within_budget(
     """
     prompts = [each.prompt for each in asked]
     written = generate(prompts, budget, range(len(prompts)), False) if budget else [[] for _ in prompts]
-    known = {json.dumps(each.tools): each.tools for each in asked}
-    marks = {name: ends_of_thoughts(tokenizer, tools) for name, tools in known.items()}
-    ends = [marks[json.dumps(each.tools)] for each in asked]
+    names = [json.dumps(each.tools) for each in asked]  # of a batch few have tools of their own
+    known = {
+        name: ends_of_thoughts(tokenizer, each.tools) for name, each in dict(zip(names, asked, strict=True)).items()
+    }
+    ends = [known[name] for name in names]
     thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, ends, strict=True)]
     if others is not None:
         turns = [begun(tokenizer, *each) for each in zip(asked, others(thoughts), strict=True)]
@@ -107,7 +109,9 @@ def ends_of_thoughts(tokenizer: Any, tools: list[dict[str, Any]]) -> tuple[str, 
 
 def _after(tokenizer: Any, asked: Asked) -> str:
     """What stands between a thought and the first argument of a call."""
-    return tokenizer.decode(_in_common(tokenizer, asked, MARK) or []).partition(MARK)[2]
+    found = _in_common(tokenizer, asked, MARK)
+    assert found is not None, "a template that renders thoughts otherwise is refused before a run"
+    return tokenizer.decode(found).partition(MARK)[2]
 
 
 def _in_common(tokenizer: Any, asked: Asked, thought: str) -> list[int] | None:

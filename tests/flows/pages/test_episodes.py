@@ -68,6 +68,16 @@ def test_a_last_text_is_a_turn_of_its_transcript_and_kept_where_it_is_scored(tmp
     assert transcript(lines[0])["messages"][-1] == {"role": "assistant", "content": said["content"], "calls": []}
 
 
+def test_what_the_filter_dropped_of_a_student_that_thinks_has_its_cause(tmp_path: Path):
+    record = rollout(1).model_copy(update={"reward": 1.0, "failed_at": ""})
+    files = [EpisodeSource("Teacher", "collected", written(tmp_path / "r.jsonl", [record.line()]))]
+    checked = [files[0]._replace(thoughts=lambda turn, tools: "thought over its budget")]
+    assert [json.loads(embedded(each, set()))["kinds"] for each in (files, checked)] == [
+        ["kept"],
+        ["thought over its budget"],
+    ]
+
+
 def test_hostile_text_stays_within_its_script_element_and_comes_out_as_it_went_in(tmp_path: Path):
     records = [
         episode(number, 0.0, messages=[{"role": "user", "content": text}, {"role": "assistant", "content": text}])
