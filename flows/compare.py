@@ -12,10 +12,10 @@ from typing import Any
 from apprentice.flows.finished_runs import FinishedRun
 from apprentice.tasks.advice.ending import compared
 from apprentice.tasks.analysis.comparison import (
-    asked_of_both,
     compare,
     comparison_rows,
     correct,
+    in_both,
     label,
     scored,
     table,
@@ -80,8 +80,7 @@ def differences(
         for model in models.values():
             model["accuracy"], model["ci"]["accuracy"] = model["mean_score"], model["ci"]["mean_score"]
     comparisons = [
-        {"from": one, "to": other} | compare(*asked_of_both(episodes[one], episodes[other]), metric)
-        for one, other in pairs
+        {"from": one, "to": other} | compare(*in_both(episodes[one], episodes[other]), metric) for one, other in pairs
     ]
     correct(comparisons)
     return {"models": models, "comparisons": comparisons, "broken": broken}

@@ -108,11 +108,11 @@ def evaluated_model(node: Node, environment: EnvironmentSpec) -> EvaluatedModel:
             f"The environment of {node.ref} is not the one that is installed:\n{explain(error)}",
             f"Evaluate the model with this code: apprentice evaluate RECIPE --model {trained.named.key}",
         ) from None
-    checkpoint, judged, asked = trained.artifact, evaluation.artifact, evaluation.inputs["questions"].artifact
+    checkpoint, judged, questions = trained.artifact, evaluation.artifact, evaluation.inputs["questions"].artifact
     assert isinstance(checkpoint, Checkpoint)
     assert isinstance(judged, Evaluation)
-    assert isinstance(asked, Questions)
-    return EvaluatedModel(checkpoint, judged, asked, EvaluateSpec.model_validate(settings["spec"]), played_in)
+    assert isinstance(questions, Questions)
+    return EvaluatedModel(checkpoint, judged, questions, EvaluateSpec.model_validate(settings["spec"]), played_in)
 
 
 def _evaluation_of(model: Node, environment: EnvironmentSpec) -> Node | None:

@@ -74,7 +74,7 @@ class Followed(NamedTuple, Generic[R]):
         )
 
 
-class Step(NamedTuple, Generic[R]):
+class NextRun(NamedTuple, Generic[R]):
     """What is tried next."""
 
     field: str
@@ -83,7 +83,7 @@ class Step(NamedTuple, Generic[R]):
     recipe: R
 
 
-class Budget(NamedTuple):
+class FollowBudget(NamedTuple):
     """What a chain of runs may take. None sets no limit."""
 
     times: int
@@ -103,7 +103,7 @@ class Budget(NamedTuple):
 
 
 def follow(
-    recipe: R, run: Callable[[R], Path], with_overrides: Callable[[R, list[str]], R], budget: Budget
+    recipe: R, run: Callable[[R], Path], with_overrides: Callable[[R, list[str]], R], budget: FollowBudget
 ) -> list[Followed[R]]:
     """Run the recipe, then follow its advice until the floor is reached, the budget is used up, or nothing is left.
 
@@ -157,7 +157,7 @@ def as_sentence(first: Followed[Any], best: Followed[Any], questions: int, found
     return f"On {questions:,} questions that no choice saw, {best.folder.name} {verb} {first.folder.name}: {by}."
 
 
-def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried: Collection[str]) -> Step[R] | str:
+def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried: Collection[str]) -> NextRun[R] | str:
     """Return the first change that a run advises and that was not tried, or why there is none."""
     why = "nothing is left to try"
     for advice in last.report["ending"]["advised"]:
@@ -171,5 +171,5 @@ def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried:
         except Stop as stop:
             why = f"{code(advice['field'])} cannot be changed so: {stop.cause}".removesuffix(".")
             continue
-        return Step(advice["field"], f"{advice['field']}: {advice['value']}", changed)
+        return NextRun(advice["field"], f"{advice['field']}: {advice['value']}", changed)
     return why

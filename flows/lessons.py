@@ -111,8 +111,8 @@ def lessons_of(
     if recipe.collect.students:
         questions_tried = tried_questions(run, questions)
         stage = evaluate.titled("Tries of the student in {environment}")
-        asked = questions_tried.evaluate, recipe.collect.students, recipe.temperature_of_rollouts
-        played = _tries(recipe.evaluate, *asked)
+        settings = questions_tried.evaluate, recipe.collect.students, recipe.temperature_of_rollouts
+        played = _tries(recipe.evaluate, *settings)
         tries = stage(run, played, model, recipe.environment, questions_tried, recipe.seed)
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []

@@ -278,9 +278,9 @@ class Preflight:
             return None
         task = recipe.environment.unscaled()
         if not recipe.collects:
-            asked = questions.find(run, task, recipe.seed_windows(), recipe.evaluate.questions)
+            questions_known = questions.find(run, task, recipe.seed_windows(), recipe.evaluate.questions)
             judging = recipe.collect, recipe.teacher, recipe.environment
-            return None if asked and judged_rows(run, *judging, asked) else recipe.teacher
+            return None if questions_known and judged_rows(run, *judging, questions_known) else recipe.teacher
         given = recipe.collect.by_teacher(), recipe.teacher, task, recipe.seed_windows().collect
         found = collect.find(run, *given) or to_rescore(run, collect, given, self.rescore)
         return recipe.teacher if found is None else None

@@ -31,7 +31,7 @@ from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_
 from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
 from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
-from apprentice.tasks.formats.conversations import Conversation, NotAConversation, Turn, conversation_of
+from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation, conversation_of
 from apprentice.tasks.formats.padding import check_characters, without_padding
 from apprentice.tasks.formats.served_log import conversations
 from apprentice.tasks.questions import ask
@@ -189,7 +189,7 @@ def _name(environment: str) -> str:
     return environment.rpartition(" ")[0] or environment
 
 
-def _split(messages: list[Turn]) -> tuple[str, list[Message]]:
+def _split(messages: list[ForeignTurn]) -> tuple[str, list[Message]]:
     """The text before the first turn of an assistant, and from there on the turns with a reply to each call; the
     content of a reply is None where the row has none."""
     first = next((at for at, turn in enumerate(messages) if turn.role == "assistant"), None)

@@ -133,12 +133,12 @@ def same_prompts(
 
     A prompt ends before each of the assistant's turns, so an episode of several turns has several.
     """
-    same = asked = 0
+    same = compared = 0
     player = environment.make()
     for episode in episodes:
         tools = player.part(episode.seed).schemas
         for place, message in enumerate(episode.messages):
-            if message["role"] == "assistant" and asked < most and place:
+            if message["role"] == "assistant" and compared < most and place:
                 messages = episode.messages[:place]
                 body = {"messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
                 text = post(f"{engine.url}/apply-template", body)["prompt"]
@@ -146,8 +146,8 @@ def same_prompts(
                     "tokens"
                 ]
                 same += ids == prompt_ids(tokenizer, messages, tools)
-                asked += 1
-    return same, asked
+                compared += 1
+    return same, compared
 
 
 def _play(
@@ -187,8 +187,8 @@ def _play(
 
 def _speed(engine: Engine, before: list[EvaluatedEpisode]) -> tuple[float, float]:
     """Tokens per second of one request alone: read, and written."""
-    asked = before[0].messages[:2]
-    body = {"messages": asked, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+    opening = before[0].messages[:2]
+    body = {"messages": opening, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
     text = post(f"{engine.url}/apply-template", body)["prompt"]
     done = post(
         f"{engine.url}/completion",

@@ -15,8 +15,8 @@ from typing import Any
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.advice.ending import as_markdown, decided_by, floor_of, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.comparison import (
-    asked_of_both,
     compare,
+    in_both,
     per_question,
     rate,
     scored,
@@ -72,9 +72,9 @@ def gate(
     repeated = verdict.contamination.repeated
     checkpoints = [] if repeated else [challenger, rival]
     seen = {text for each in checkpoints for text in seen_by(context.fetch(each), challenger_records)}
-    asked = asked_of_both(rival_records, challenger_records)
-    unseen = [[record for record in each if same_text(record.question) not in seen] for each in asked]
-    question_count, new = (len(per_question(records, spec.metric)) for records in (asked[1], unseen[1]))
+    common = in_both(rival_records, challenger_records)
+    unseen = [[record for record in each if same_text(record.question) not in seen] for each in common]
+    question_count, new = (len(per_question(records, spec.metric)) for records in (common[1], unseen[1]))
     compared = Difference(**compare(unseen[0], unseen[1], spec.metric)) if new else None
     learned_from = node_of(context.run.store, parent(judged), {}).inputs.get("rollouts")
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's

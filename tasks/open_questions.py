@@ -154,21 +154,21 @@ class Asker:
                 "Choose a teacher that calls tools, or raise collect.max_refused, and run again.",
             )
 
-    def _next_number(self, asked: OpenQuestion) -> int | None:
+    def _next_number(self, question: OpenQuestion) -> int | None:
         """The number of the answer that is missing; None where the question is settled."""
-        first, second = (self._answers.get(number) for number in asked.numbers)
+        first, second = (self._answers.get(number) for number in question.numbers)
         if first is None:
-            return asked.numbers[0]
+            return question.numbers[0]
         if first.failed_at or second is not None:
             return None
-        tools = asked.part.schemas
-        differs = any(not does_the_same(turn, first.messages[2], tools) for turn in asked.turns)
-        return asked.numbers[1] if differs else None
+        tools = question.part.schemas
+        differs = any(not does_the_same(turn, first.messages[2], tools) for turn in question.turns)
+        return question.numbers[1] if differs else None
 
-    def _answer(self, client: Teacher, asked: OpenQuestion, of: int) -> bool:
+    def _answer(self, client: Teacher, question: OpenQuestion, of: int) -> bool:
         """Asks until the question is settled; returns whether it is. Raises Stop, BudgetReached."""
-        while (number := self._next_number(asked)) is not None:
-            answer, refusal = self._asked_once(client, asked, number)
+        while (number := self._next_number(question)) is not None:
+            answer, refusal = self._asked_once(client, question, number)
             if answer.failed_at:
                 note("no answer", WARNING, episode=number, cause=answer.cause)
             if answer.failed_at == "teacher's endpoint" and refusal is None:
@@ -184,10 +184,10 @@ class Asker:
                 self._check(of, answer)
         return True
 
-    def _asked_once(self, client: Teacher, asked: OpenQuestion, number: int) -> "tuple[Record, Refusal | None]":
+    def _asked_once(self, client: Teacher, question: OpenQuestion, number: int) -> "tuple[Record, Refusal | None]":
         """The teacher's answer as a record; and the refusal, where the endpoint refused the question."""
-        part, spent = asked.part, Spent()
-        messages = prompt(part, asked.text)
+        part, spent = question.part, Spent()
+        messages = prompt(part, question.text)
         failed_at = cause = ""
         refusal = None
         try:

@@ -35,7 +35,7 @@ SHOWN = 80
 """Characters of a question in a table."""
 
 
-class Judged(NamedTuple):
+class RelabelledRow(NamedTuple):
     """A row, and what became of it: CONFIRMED, REPLACED or why it is left out."""
 
     record: Record
@@ -63,7 +63,7 @@ def relabel(
         Asker(context, spec, teacher, environment, kept).ask([*questions.values()])
         lines = [*kept.in_order()]
     answers = {record.seed: record for record in map(Record.model_validate_json, lines)}
-    judged = [_judged(record, questions, answers, teacher) for record in records]
+    judged = [_relabelled(record, questions, answers, teacher) for record in records]
     (context.out / ANSWERS).write_bytes(b"[" + b",".join(lines) + b"]\n")
     (context.out / "rollouts.jsonl").write_bytes(b"".join(each.record.line() for each in judged))
     left_out = sum(each.is_left_out for each in judged)
@@ -95,43 +95,45 @@ def _open_questions(records: list[Record], environment: EnvironmentSpec) -> dict
         if record.verified != "no" or record.failed_at or part is None or part.max_turns > 1:
             continue
         if len(turns := _turns(record)) == 1:
-            asked = found.setdefault(_key(record), OpenQuestion(len(found), record.messages[1]["content"], part))
-            asked.turns += turns if turns[0] not in asked.turns else []
+            question = found.setdefault(_key(record), OpenQuestion(len(found), record.messages[1]["content"], part))
+            question.turns += turns if turns[0] not in question.turns else []
     return found
 
 
-def _judged(
+def _relabelled(
     record: Record, questions: dict[tuple[str, str], OpenQuestion], answers: dict[int, Record], teacher: TeacherSpec
-) -> Judged:
+) -> RelabelledRow:
     """The row by what the teacher said; one that somebody has verified stays as it is."""
     if record.verified != "no" or record.failed_at:
-        return Judged(record, "")
-    asked = questions.get(_key(record))
-    if asked is None or len(turns := _turns(record)) != 1:
+        return RelabelledRow(record, "")
+    question = questions.get(_key(record))
+    if question is None or len(turns := _turns(record)) != 1:
         return _left_out(record, SEVERAL)
-    first, second = (answers.get(number) for number in asked.numbers)
+    first, second = (answers.get(number) for number in question.numbers)
     assert first is not None
     if first.failed_at:
         return _left_out(record, first.cause, first.failed_at)
     answer = first.messages[2]
-    if does_the_same(turns[0], answer, asked.part.schemas):
+    if does_the_same(turns[0], answer, question.part.schemas):
         is_bare = bool(teacher.thoughts) and not turns[0].get(THOUGHT)
         own = {"messages": first.messages, "player": teacher.called} if is_bare and answer.get(THOUGHT) else {}
-        return Judged(record.model_copy(update={"reward": 1.0, "verified": "teacher"} | own), CONFIRMED)
+        return RelabelledRow(record.model_copy(update={"reward": 1.0, "verified": "teacher"} | own), CONFIRMED)
     assert second is not None
     if second.failed_at:
         return _left_out(record, second.cause, second.failed_at)
-    if not does_the_same(answer, second.messages[2], asked.part.schemas):
+    if not does_the_same(answer, second.messages[2], question.part.schemas):
         return _left_out(record, DIFFER)
     made = first.model_copy(update={"seed": record.seed, "reward": 1.0, "verified": "teacher"})
-    return Judged(made.model_copy(update={"player": teacher.called}), REPLACED)
+    return RelabelledRow(made.model_copy(update={"player": teacher.called}), REPLACED)
 
 
-def _left_out(record: Record, cause: str, failed_at: str = "teacher") -> Judged:
-    return Judged(record.model_copy(update={"reward": None, "failed_at": failed_at, "cause": cause}), cause, True)
+def _left_out(record: Record, cause: str, failed_at: str = "teacher") -> RelabelledRow:
+    return RelabelledRow(
+        record.model_copy(update={"reward": None, "failed_at": failed_at, "cause": cause}), cause, True
+    )
 
 
-def _report(judged: list[Judged], taken: Path, to: Path) -> None:
+def _report(judged: list[RelabelledRow], taken: Path, to: Path) -> None:
     """Shows the verdicts, and writes verification.json: that of the rows as they were taken, then the verdicts."""
     counts = Counter(each.what.partition(": ")[0] for each in judged if each.what)
     examples: dict[str, str] = {}
@@ -175,8 +177,8 @@ def _take_known(
     missing, before = {number for each in questions.values() for number in each.numbers} - kept.done(), len(kept)
     for _, folder in made_alike(context.run.store, RelabelledRollouts, known) if missing else ():
         for answer in map(Record.model_validate, json.loads((folder / ANSWERS).read_bytes())):
-            asked = questions.get(_key(answer))
-            number = asked.numbers[(-answer.seed - 1) % 2] if asked else 0
+            question = questions.get(_key(answer))
+            number = question.numbers[(-answer.seed - 1) % 2] if question else 0
             if number in missing and answer.failed_at in ("", "teacher"):
                 missing.remove(number)
                 kept.append(answer.model_copy(update={"seed": number}))

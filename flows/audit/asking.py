@@ -16,8 +16,8 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.flows.audit.play.faults import fault_in_schema
 from apprentice.flows.audit.play.subject import (
     AuditedEpisode,
+    CheckEvidence,
     CheckResult,
-    Evidence,
     Subject,
     check,
     does_not_apply,
@@ -60,7 +60,7 @@ def questions(subject: Subject) -> CheckResult:
         return passed(found)
     remedy = "Make the questions ahead of the resets, or choose settings whose questions are made sooner."
     longest = subject.many[subject.reset_seconds.index(took[-1])]
-    shown = Evidence(longest, (), f"its reset took {took[-1]:.3g} s")
+    shown = CheckEvidence(longest, (), f"its reset took {took[-1]:.3g} s")
     return failed(f"{found}: {mean(took) * 1000:,.0f} s for 1,000 episodes. {_costs(subject)}", remedy, shown)
 
 
@@ -169,7 +169,7 @@ def text(subject: Subject) -> CheckResult:
         if odd or SPECIAL.search(said) or not said.strip():
             what = f"control characters {', '.join(odd)}" if odd else "marks of a chat template" if said else "no text"
             remedy = "Leave control characters and marks such as <|im_end|> out of questions and replies."
-            return failed(f"a question or reply holds {what}", remedy, Evidence(seed, calls, repr(said)))
+            return failed(f"a question or reply holds {what}", remedy, CheckEvidence(seed, calls, repr(said)))
     return passed(f"{len(texts)} questions and replies are plain text")
 
 
@@ -196,7 +196,7 @@ def lengths(subject: Subject) -> CheckResult:
     longest = max(subject.questions, key=lambda seed: len(subject.questions[seed]))
     if most >= room:
         remedy = "Make the questions shorter (environment.settings), or choose a student with a longer context."
-        return failed(found, remedy, Evidence(longest, (), subject.questions[longest]))
+        return failed(found, remedy, CheckEvidence(longest, (), subject.questions[longest]))
     return passed(found)
 
 
@@ -224,7 +224,7 @@ def in_question(subject: Subject) -> CheckResult:
     if len(shown) < len(played):
         return passed(f"no question of {len(played)} names its answer")
     first = shown[0]
-    return failed("the question names its answer", "Leave it out.", Evidence(first.seed, (), repr(first.question)))
+    return failed("the question names its answer", "Leave it out.", CheckEvidence(first.seed, (), repr(first.question)))
 
 
 @check("leaks.reply", "error", "The model learns to read the answer from a reply instead of working it out.")
@@ -271,7 +271,7 @@ def hidden(subject: Subject) -> CheckResult:
         if count == len(played):
             remedy = "Keep the answer in private attributes of the server's class until the episode is over."
             return failed(
-                f"{place} has the answer", remedy, Evidence(played[0].seed, (), f"it holds {played[0].correct!r}")
+                f"{place} has the answer", remedy, CheckEvidence(played[0].seed, (), f"it holds {played[0].correct!r}")
             )
     return passed(f"neither state nor observation has the answer, in {len(played)} episodes")
 

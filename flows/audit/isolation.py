@@ -12,8 +12,8 @@ from apprentice.flows.audit.exploits import constant_calls
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.subject import (
     AuditedEpisode,
+    CheckEvidence,
     CheckResult,
-    Evidence,
     Subject,
     check,
     does_not_apply,
@@ -57,7 +57,9 @@ def interleaved(subject: Subject) -> CheckResult:
                 said = f"beside another session the reward is {episode.reward}, alone {alone.reward}"
                 if episode.reward == alone.reward:
                     said = f"beside another session the replies are {replies!r}, alone {[*alone.replies]!r}"
-                beside = Evidence(other.seed if alone is one else one.seed, (), "played meanwhile in another session")
+                beside = CheckEvidence(
+                    other.seed if alone is one else one.seed, (), "played meanwhile in another session"
+                )
                 return failed(said, SHARED, alone.evidence(), beside)
     return passed(f"{len(subject.known)} episodes, two at a time action by action, went as they do alone")
 
@@ -87,14 +89,14 @@ def grading(subject: Subject) -> CheckResult:
                     if again.reward != rewards[seed]:
                         return does_not_apply("one answer has several rewards, also in a session alone")
                     said = f"beside another session an answer earns {beside}, alone {rewards[seed]}"
-                    asked = Evidence(other if seed == one else one, (), "asked meanwhile in another session")
-                    return failed(said, SHARED, by_seed[seed].evidence(), asked)
+                    meanwhile = CheckEvidence(other if seed == one else one, (), "asked meanwhile in another session")
+                    return failed(said, SHARED, by_seed[seed].evidence(), meanwhile)
     if not compared:
         return passed("two sessions have a state of their own; no answer is known that is right for one question alone")
     return passed(f"{compared} right and wrong answers beside another session earned what they do alone")
 
 
-def _state_of_another(subject: Subject, one: int, other: int) -> Evidence | None:
+def _state_of_another(subject: Subject, one: int, other: int) -> CheckEvidence | None:
     """Return what shows that a reset or a step of one session changed another one's state; None if nothing does."""
     first, second = subject.fresh(0), subject.fresh(1)
     session = subject.sessions[0]
@@ -112,7 +114,7 @@ def _state_of_another(subject: Subject, one: int, other: int) -> Evidence | None
         return None
     path = changed[0]
     saw = f"{path} was {states[1].get(path)!r}, and after a step with seed {other} in another session {now[path]!r}"
-    return Evidence(one, (), saw)
+    return CheckEvidence(one, (), saw)
 
 
 @check("isolation.reset", "error", "An episode depends on the one before it, which no record shows.")

@@ -91,7 +91,7 @@ def near_misses(subject: Subject) -> list[NearMiss]:
     return subject.near_misses
 
 
-class Change(NamedTuple):
+class PlannedMiss(NamedTuple):
     """A near miss that is to be played."""
 
     right: AuditedEpisode
@@ -109,7 +109,7 @@ def _properties(subject: Subject) -> dict[str, dict[str, Any]]:
 
 def _changes(
     each: AuditedEpisode, right: Sequence[AuditedEpisode], schemas: Mapping[str, dict[str, Any]]
-) -> Iterator[Change]:
+) -> Iterator[PlannedMiss]:
     """Yield an episode's near misses: of the last call that has some."""
     for place in reversed(range(len(each.calls))):
         tool, given = each.calls[place]
@@ -124,7 +124,9 @@ def _changes(
         for names, way, others in found:
             changed = given | others
             if changed != given:
-                yield Change(each, place, names, way, [*each.calls[:place], (tool, changed), *each.calls[place + 1 :]])
+                yield PlannedMiss(
+                    each, place, names, way, [*each.calls[:place], (tool, changed), *each.calls[place + 1 :]]
+                )
         if found:
             return
 
@@ -162,14 +164,14 @@ def _others(
     if shown:
         found = {FIRST_SHOWN: shown[0], LAST_SHOWN: shown[-1], OTHER_SHOWN: draw.choice(shown)}
     tool = each.calls[place][0]
-    theirs = [given[name] for other in right for called, given in other.calls if called == tool and name in given]
-    if theirs := [other for other in theirs if other != value and type(other) is type(value)]:
-        found[OF_ANOTHER] = draw.choice(theirs)
+    others = [given[name] for other in right for called, given in other.calls if called == tool and name in given]
+    if others := [other for other in others if other != value and type(other) is type(value)]:
+        found[OF_ANOTHER] = draw.choice(others)
     if isinstance(value, str | int | float):
         found |= {ONE_OFF: _changed(value, 0), MADE_UP: _made_up(value)}
     if isinstance(value, str) and schema:  # none of a last text, in which the right value stands among words
         # of its kind, since a grader may well skip what is none; between them, since it may read the last one alone
-        wrong = [*dict.fromkeys([*theirs, *shown, *([] if _is_text(value) else [_made_up(value), _changed(value, 0)])])]
+        wrong = [*dict.fromkeys([*others, *shown, *([] if _is_text(value) else [_made_up(value), _changed(value, 0)])])]
         found |= {AMONG: f"{wrong[0]}, {value}, {wrong[-1]}"} if len(wrong) > 1 else {}
     return found
 

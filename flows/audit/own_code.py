@@ -30,9 +30,9 @@ from apprentice.flows.audit.play.subject import (
     FEWEST,
     TOOL,
     AuditedEpisode,
+    CheckEvidence,
+    CheckFinding,
     CheckResult,
-    Evidence,
-    Finding,
     Subject,
     check,
     does_not_apply,
@@ -108,7 +108,7 @@ def declared(subject: Subject) -> CheckResult:
     return passed(f"{', '.join(each.name for each in WANTED)} are what they should be")
 
 
-def code_finding(given: str, error: Exception) -> Finding | None:
+def code_finding(given: str, error: Exception) -> CheckFinding | None:
     """Return what is wrong with the code of an environment that cannot be imported, described or served.
 
     Args:
@@ -145,13 +145,13 @@ def traits(subject: Subject) -> CheckResult:
         except Exception as error:  # whatever its author's code raises
             said = said_of(error)
             fault = fault_of(error, subject.files) or fault_at(method, said)
-            return failed(str(fault), CORRECT, Evidence(seed, (), question))
+            return failed(str(fault), CORRECT, CheckEvidence(seed, (), question))
         fits = isinstance(found, Mapping) and all(
             isinstance(name, str) and isinstance(value, str | int) for name, value in found.items()
         )
         if not fits:
             said = f"it returns {one_line(repr(found), 100)}, not names with a text or a whole number each"
-            return failed(str(fault_at(method, said)), CORRECT, Evidence(seed, (), question))
+            return failed(str(fault_at(method, said)), CORRECT, CheckEvidence(seed, (), question))
         names |= found.keys()
     return passed(f"{len(subject.seen.questions)} questions have slices: {', '.join(sorted(names)) or 'none'}")
 
@@ -197,7 +197,7 @@ def played(subject: Subject) -> CheckResult:
     """Look at the episodes of the other checks, and make the calls of some again."""
     for seed, said in subject.refused.items():
         if fault := subject.fault_in(seed):
-            return failed(str(fault), CORRECT, Evidence(seed, (), said))
+            return failed(str(fault), CORRECT, CheckEvidence(seed, (), said))
     planned = [*subject.scripted, *(each.played for each in near_misses(subject))]
     episodes = [*planned, *subject.guessed]
     if broken := next((each for each in episodes if each.broken), None):

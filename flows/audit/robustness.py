@@ -16,8 +16,8 @@ from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.connection import each_opened, shut
 from apprentice.flows.audit.play.subject import (
+    CheckEvidence,
     CheckResult,
-    Evidence,
     Recorded,
     Subject,
     always,
@@ -72,11 +72,11 @@ def arguments(subject: Subject) -> CheckResult:
             except SessionLost as lost:
                 fault = subject.fault_in(seed, calls)
                 said = f"a call is never answered{f': {fault}' if fault else ''}"
-                return failed(said, remedy, Evidence(seed, calls, str(lost)))
+                return failed(said, remedy, CheckEvidence(seed, calls, str(lost)))
         if episode.broken:
             fault = subject.fault_in(seed, calls)
             said = f"a call crashes the environment{f': {fault}' if fault else ''}"
-            return failed(said, remedy, Evidence(seed, calls, episode.broken))
+            return failed(said, remedy, CheckEvidence(seed, calls, episode.broken))
         count += 1
         if monotonic() > until:
             break

@@ -14,8 +14,8 @@ from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
 from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
 from apprentice.flows.audit.play.subject import (
+    CheckEvidence,
     CheckResult,
-    Evidence,
     Subject,
     check,
     does_not_apply,
@@ -47,11 +47,11 @@ OVERLAP = 0.2
 """Share of the evaluation's questions that training may contain; the filter and GRPO leave them out."""
 
 
-def differing(first: Mapping[int, str], second: Mapping[int, str]) -> Iterator[Evidence]:
+def differing(first: Mapping[int, str], second: Mapping[int, str]) -> Iterator[CheckEvidence]:
     """Yield the seeds whose questions differ."""
     for seed, question in second.items():
         if first[seed] != question:
-            yield Evidence(seed, (), f"{first[seed]!r}, and then {question!r}")
+            yield CheckEvidence(seed, (), f"{first[seed]!r}, and then {question!r}")
 
 
 def _seeded(subject: Subject) -> str:
@@ -79,7 +79,7 @@ def repeat(subject: Subject) -> CheckResult:
     return passed("the same seed gave the same question in two sessions")
 
 
-def _hidden_draw(subject: Subject) -> Evidence | None:
+def _hidden_draw(subject: Subject) -> CheckEvidence | None:
     """Return what differs between two episodes of one seed though their question does not, such as a secret word: a
     text of the state, or a reply to the same calls. None if nothing does; only of a server of somebody else's."""
     if not isinstance(subject.players[0].environment, Adapter) or len(subject.sessions) < 2:
@@ -95,7 +95,7 @@ def _hidden_draw(subject: Subject) -> Evidence | None:
     for path in states[0].keys() & states[1].keys():
         if states[0][path] != states[1][path] and not NAMES.search(path):
             shown = [one_line(states[place][path], 100) for place in (0, 1)]
-            return Evidence(seed, (), f"state.{path} is {shown[0]!r}, and then {shown[1]!r}")
+            return CheckEvidence(seed, (), f"state.{path} is {shown[0]!r}, and then {shown[1]!r}")
     assert subject.seen is not None
     first = subject.seen.played[0]
     replies = []
@@ -108,7 +108,7 @@ def _hidden_draw(subject: Subject) -> Evidence | None:
             [narrowed(each, own.reply if place else own.question) for place, each in enumerate(of)] for of in replies
         ]
     differ = (found for then, now in zip(*replies, strict=False) if (found := difference(then, now)))
-    return next((Evidence(first.seed, first.calls, each) for each in differ), None)
+    return next((CheckEvidence(first.seed, first.calls, each) for each in differ), None)
 
 
 @check("seeds.ignored", "error", "All episodes have one question: the evaluation measures what was trained.", True)
@@ -123,7 +123,7 @@ def ignored(subject: Subject) -> CheckResult:
     elsewhere = is_adapter and lead_elsewhere(subject.players[0], subject.seeds)
     if elsewhere and subject.spec.questions:
         return passed("all tasks begin alike, and the same calls lead elsewhere")
-    shown = [Evidence(seed, (), repr(questions[0])) for seed in subject.seeds[:2]]
+    shown = [CheckEvidence(seed, (), repr(questions[0])) for seed in subject.seeds[:2]]
     remedy = AS_TASKS if elsewhere else ONE if is_adapter and not subject.elsewhere else _seeded(subject)
     return failed(f"{len(questions)} seeds gave the same question", remedy, *shown)
 

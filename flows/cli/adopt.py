@@ -30,7 +30,7 @@ from apprentice.flows.audit.play.random_calls import earned, last_text_call, ran
 from apprentice.flows.audit.play.starts import after_a_step, by_seed, few_starts, kind_of_start, without
 from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
 from apprentice.flows.cli.choice import environment_of, server_at
-from apprentice.flows.recipe.adopted_recipe import Finding, quoted, recipe_lines, training_lines
+from apprentice.flows.recipe.adopted_recipe import DerivedSetting, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.package_server import package_server
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.episodes.episode import Episode
@@ -132,26 +132,26 @@ def _by_adapter(
     say = given.pop("say", None)
     said = given.keys() & {"tasks", "one_task", "rotation"}
     tasks, unknown = ([], "") if said else tasks_by_name(server, given)
-    asked, why = given | ({"tasks": tasks} if tasks else {}), "the server lists these"
-    first = first_resets(server, asked)
-    found = {name: Finding(value, "as you said") for name, value in given.items()}
+    session, why = given | ({"tasks": tasks} if tasks else {}), "the server lists these"
+    first = first_resets(server, session)
+    found = {name: DerivedSetting(value, "as you said") for name, value in given.items()}
     is_one_start = not (tasks or said) and not any(difference(first[0].whole, each.whole) for each in first)
     if is_one_start:
         tasks, is_cut_short = tasks_by_level(server, given)
         unknown = unknown or "a name of levels that there was no time to try" * is_cut_short
     if is_one_start and tasks:
-        asked, why = given | {"tasks": tasks}, "these levels begin differently"
-        first = first_resets(server, asked)
+        session, why = given | {"tasks": tasks}, "these levels begin differently"
+        first = first_resets(server, session)
     if tasks:
-        found = {"tasks": Finding(tasks, why)} | found
+        found = {"tasks": DerivedSetting(tasks, why)} | found
     elif not said & {"tasks", "rotation"}:
         found = kind_of_start(server, first, given, unknown) | found
         if "seed_as" in found.keys() - given.keys():
-            asked = asked | {"seed_as": found["seed_as"].value}
-            first = first_resets(server, asked)
-    if asked.get("tasks") and "seeded_tasks" not in given and are_seeded(server, asked):
-        found = {"seeded_tasks": Finding(True, "the seed decides as well how a task begins")} | found
-    found = ({} if "question" in given else question_at(server, first, asked)) | found
+            session = session | {"seed_as": found["seed_as"].value}
+            first = first_resets(server, session)
+    if session.get("tasks") and "seeded_tasks" not in given and are_seeded(server, session):
+        found = {"seeded_tasks": DerivedSetting(True, "the seed decides as well how a task begins")} | found
+    found = ({} if "question" in given else question_at(server, first, session)) | found
     settings = {name: each.value for name, each in found.items()}
     spec = completed(EnvironmentSpec(name=ANY, settings=settings, say=say), server)
     if not spec.settings.keys() & {"new_sessions", "rotation"} and (counted := after_a_step(server, spec)):
@@ -176,7 +176,7 @@ def _by_adapter(
         raise Stop(f"{server.url} cannot be trained on as it is: every step fails in its own code ({said}).", MENDED)
     found = rewards_and_turns(played) | found
     spec = spec.with_settings(spec.settings | {name: each.value for name, each in found.items()})
-    found |= {"say": Finding(say, "as you said")} if say else last_text_call(spec.make().schemas, played)
+    found |= {"say": DerivedSetting(say, "as you said")} if say else last_text_call(spec.make().schemas, played)
     about = f"Written by `apprentice env adopt {source}`. {earned(played)}{left_out(spec, first[0])}"
     place = _place(server, command, report.granted)
     return recipe_lines(about, metadata_of(server).name, spec, found, place, teacher, base_url)
@@ -222,11 +222,11 @@ def _graded_by_another(subject: Subject) -> str:
     return graded.found if graded.status == "failed" else ""
 
 
-def _place(server: EnvironmentServer, command: str, granted: int) -> Finding:
+def _place(server: EnvironmentServer, command: str, granted: int) -> DerivedSetting:
     """The recipe's section `server`."""
     why = f"it grants {granted} of {SESSIONS}"
     if command:
         copies = ", copies: 4" if granted == 1 else ""
-        return Finding(f"{{command: {quoted(command)}{copies}, sessions: {max(granted, 2)}}}", why)
+        return DerivedSetting(f"{{command: {quoted(command)}{copies}, sessions: {max(granted, 2)}}}", why)
     why += "" if granted > 1 else "; max_concurrent_envs of create_app raises that, server.urls names copies"
-    return Finding(f"{{url: {quoted(server.url)}, sessions: {max(granted, 2)}}}", why)
+    return DerivedSetting(f"{{url: {quoted(server.url)}, sessions: {max(granted, 2)}}}", why)

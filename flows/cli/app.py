@@ -155,13 +155,13 @@ def _follow_and_show(
 
     check_runs(runs)
     with no_collection():
-        from apprentice.flows.follow import Budget, as_sentence, best_of, follow
+        from apprentice.flows.follow import FollowBudget, as_sentence, best_of, follow
         from apprentice.flows.pages.report_page import closing_lines
         from apprentice.flows.recipe.loading import with_overrides
         from apprentice.flows.retrain import retrain
         from apprentice.tasks.reporting.announce import say, table
     start_prefect_server()
-    budget = Budget(times, minutes, usd)
+    budget = FollowBudget(times, minutes, usd)
     chain = follow(chosen, lambda each: retrain(recipe=each, runs=runs), with_overrides, budget)
     first, best = chain[0], best_of(chain)
     say(closing_lines(best.report), "green" if best.reached else "yellow")
@@ -170,10 +170,10 @@ def _follow_and_show(
         from apprentice.flows.compare_models import compare_models
         from apprentice.tasks.settings.spec import Window
 
-        asked = best.recipe.evaluate
-        fresh = Window(start=best.recipe.long_run_window().start, size=2 * asked.questions)
-        found = compare_models(best.recipe, [first.model, best.model], asked, fresh, None)
-        say(as_sentence(first, best, asked.questions, found))
+        evaluation = best.recipe.evaluate
+        fresh = Window(start=best.recipe.long_run_window().start, size=2 * evaluation.questions)
+        found = compare_models(best.recipe, [first.model, best.model], evaluation, fresh, None)
+        say(as_sentence(first, best, evaluation.questions, found))
     print(best.folder)
 
 

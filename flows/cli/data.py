@@ -144,16 +144,16 @@ def _show_production(spec: Any, questions: Path) -> None:
     from apprentice.tasks.episodes.record import read_rows
     from apprentice.tasks.formats.served_log import conversations, is_header
     from apprentice.tasks.reporting.announce import table
-    from apprentice.tasks.serving.production import asked_in, production_rows
+    from apprentice.tasks.serving.production import production_rows, questions_in
 
     rows = iter(rows_of(spec, part_of_rows(spec)))
     first = next(rows, None)
     if first is None or not is_header(first.data):
         return
-    asked = asked_in(row.data for row in conversations([first, *rows]))
+    requests = questions_in(row.data for row in conversations([first, *rows]))
     windows = [row["question"] for row in read_rows(questions / "questions.jsonl")]
-    if asked and windows:
-        table("production", "What was asked, and the recipe's questions", production_rows(asked, windows))
+    if requests and windows:
+        table("production", "What was asked, and the recipe's questions", production_rows(requests, windows))
 
 
 def _dataset(

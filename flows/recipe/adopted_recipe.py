@@ -27,7 +27,7 @@ LISTED = re.compile(r"\s+(?:Attributes|Args|Arguments|Parameters|Fields|Examples
 """Begins the part of a class's docstring that lists its fields, which the tool's schema has anyway."""
 
 
-class Finding(NamedTuple):
+class DerivedSetting(NamedTuple):
     """A setting's value, and what it follows from."""
 
     value: Any
@@ -38,8 +38,8 @@ def recipe_lines(
     about: str,
     called: str,
     spec: EnvironmentSpec,
-    found: Mapping[str, Finding],
-    server: Finding,
+    found: Mapping[str, DerivedSetting],
+    server: DerivedSetting,
     teacher: str,
     base_url: str,
 ) -> list[str]:

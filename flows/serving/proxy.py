@@ -132,9 +132,9 @@ class Proxy:
         if backend is None or not backend.is_alive:
             return failure(503, "engine_starting", "The engine is being started again; ask again in some seconds.")
         model = backend.model
-        if (asked := body.get("model", STUDENT)) not in (STUDENT, model.key, model.revision):
+        if (wanted := body.get("model", STUDENT)) not in (STUDENT, model.key, model.revision):
             known = f"Ask for {STUDENT}, or for {model.key} as long as it is served."
-            return failure(404, "model_not_found", f"{asked} is not served here. {known}")
+            return failure(404, "model_not_found", f"{wanted} is not served here. {known}")
         if self._open >= self._most:
             return failure(429, "overloaded", f"{self._most} requests are being answered (--most); ask again later.")
         done = self._counted(backend)

@@ -27,7 +27,7 @@ QUESTION = "the question"
 Call = tuple[str, dict[str, Any]]
 Argument = tuple[str, str]
 """A tool, and the name of one of its arguments."""
-Told = dict[str, str]
+TextsByPlace = dict[str, str]
 """The texts that a model has read, by place."""
 Schemas = list[dict[str, Any]]
 
@@ -98,8 +98,8 @@ def habits_of(kept: Path) -> Habits | None:
     for calls, messages in zip(called, rows, strict=True):
         for (tool, _), after in zip(calls, [*(name for name, _ in calls[1:]), ""], strict=True):
             follows.setdefault(tool, Counter())[after] += 1
-        for argument, value, told in _values(messages):
-            found.setdefault(argument, []).append(_places(value, told))
+        for argument, value, seen in _values(messages):
+            found.setdefault(argument, []).append(_places(value, seen))
     last = Counter(_as_text(calls[-1]) for calls in called if calls)
     often = {name: each for name, each in found.items() if len(each) >= FEWEST}
     return Habits(
@@ -159,16 +159,16 @@ def behaviour(
     )
 
 
-def calls_of(messages: Iterable[Message]) -> list[tuple[Call, Told]]:
+def calls_of(messages: Iterable[Message]) -> list[tuple[Call, TextsByPlace]]:
     """Name and arguments of each call, with all that was told before it."""
-    found, told = [], Told()
+    found, seen = [], TextsByPlace()
     for message in messages:
         if message["role"] in ("user", "tool"):
             place = str(message.get("name") or "") if message["role"] == "tool" else QUESTION
-            told = told | {place: f"{told.get(place, '')}\n{message['content']}"}
+            seen = seen | {place: f"{seen.get(place, '')}\n{message['content']}"}
         for call in message.get("tool_calls") or []:
             read = arguments_of(call)
-            found.append(((call["function"]["name"], read if isinstance(read, dict) else {}), told))
+            found.append(((call["function"]["name"], read if isinstance(read, dict) else {}), seen))
     return found
 
 
@@ -177,16 +177,16 @@ def stands_in(value: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
-def _values(messages: Iterable[Message]) -> Iterable[tuple[Argument, str, Told]]:
+def _values(messages: Iterable[Message]) -> Iterable[tuple[Argument, str, TextsByPlace]]:
     """Each value that can have been copied: its argument, the value as text, and what was told before."""
-    for (tool, arguments), told in calls_of(messages):
+    for (tool, arguments), seen in calls_of(messages):
         for name, value in arguments.items():
             if isinstance(value, str | int | float) and len(str(value)) >= LEAST_CHARACTERS:
-                yield (tool, name), str(value), told
+                yield (tool, name), str(value), seen
 
 
-def _places(value: str, told: Told) -> tuple[str, ...]:
-    return tuple(place for place, text in told.items() if stands_in(value, text))
+def _places(value: str, seen: TextsByPlace) -> tuple[str, ...]:
+    return tuple(place for place, text in seen.items() if stands_in(value, text))
 
 
 def _usual(found: Sequence[tuple[str, ...]]) -> str:
@@ -200,8 +200,8 @@ def _invented(record: EvaluatedEpisode, habits: Habits | None) -> str:
     copied = habits.copied if habits else {}
     found = (
         ".".join(argument)
-        for argument, value, told in _values(record.messages)
-        if argument in copied and not _places(value, told)
+        for argument, value, seen in _values(record.messages)
+        if argument in copied and not _places(value, seen)
     )
     return next(found, "")
 
@@ -211,8 +211,8 @@ def _misplaced(record: EvaluatedEpisode, habits: Habits | None) -> tuple[str, st
     copied = habits.copied if habits else {}
     found = (
         (".".join(argument), copied[argument])
-        for argument, value, told in _values(record.messages)
-        if copied.get(argument) and (places := _places(value, told)) and copied[argument] not in places
+        for argument, value, seen in _values(record.messages)
+        if copied.get(argument) and (places := _places(value, seen)) and copied[argument] not in places
     )
     return next(found, None)
 

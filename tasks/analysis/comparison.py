@@ -252,7 +252,7 @@ def compare_all(
     place = names.index(ModelName.CONTROL) if ModelName.CONTROL in episodes else 0
     beyond = [(names[place - 1], names[place + 1])] if 0 < place < len(names) - 1 else []
     for one, other in [*itertools.pairwise(names), *beyond]:
-        compared = compare(*asked_of_both(episodes[one], episodes[other]))
+        compared = compare(*in_both(episodes[one], episodes[other]))
         comparisons.append({"from": one, "to": other, "delta_accuracy": compared["delta"]} | compared)
     regressions = []
     for name, places in itertools.groupby(regression_records, key=lambda each: each.rpartition(".")[0]):
@@ -270,7 +270,7 @@ def correct(comparisons: list[dict[str, Any]]) -> None:
         each["p_holm"] = p
 
 
-def asked_of_both(
+def in_both(
     one: list[EvaluatedEpisode], other: list[EvaluatedEpisode]
 ) -> tuple[list[EvaluatedEpisode], list[EvaluatedEpisode]]:
     """The first episodes of each, as many as the shorter has: the untrained student may be asked the first questions

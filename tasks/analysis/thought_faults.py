@@ -85,9 +85,9 @@ def says_other_result(thought: str, calls: list[dict[str, Any]]) -> bool:
     if not stated or len(handed) != 1 or not NUMBER.fullmatch(handed[0].strip()):
         return False
     result = _number(THOUSANDS.sub("", handed[0].strip()))
-    told = [stated[-1], *NUMBER.findall(plain)[-1:], *LEFT.findall(plain)[-1:]]
+    results = [stated[-1], *NUMBER.findall(plain)[-1:], *LEFT.findall(plain)[-1:]]
     is_share = re.search(rf"{re.escape(stated[-1])}\s*%", plain) is not None
-    return not any(result in ((number := _number(each)), number / 100 if is_share else number) for each in told)
+    return not any(result in ((number := _number(each)), number / 100 if is_share else number) for each in results)
 
 
 def _number(text: str) -> Decimal:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.files.forms import READERS, Row, form_of, rows_in
-from apprentice.tasks.files.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, Part, part_of, without_splits
+from apprentice.tasks.files.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, SplitFiles, part_of, without_splits
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.settings.spec import DatasetSpec, StudentSpec
@@ -237,14 +237,14 @@ def pinned_rows(spec: DatasetSpec) -> DatasetSpec:
     return spec.model_copy(update={"content": content})
 
 
-def part_of_rows(spec: DatasetSpec) -> Part:
+def part_of_rows(spec: DatasetSpec) -> SplitFiles:
     """The files of a dataset's split, with a note about the files that are not read. Raises Stop."""
     there = Path(spec.path).expanduser()
     if there.is_file():
         without_splits(spec.path, spec.split, spec.config)
         if form_of(there) is None:
             raise Stop(f"{spec.path} cannot be read: it is no {', '.join(READERS)}.", "Convert it to one of them.")
-        return Part([there])
+        return SplitFiles([there])
     patterns = (*PATTERNS, *OTHERS, *MORE)
     if not there.is_dir():
         there = _downloaded(spec)
@@ -259,10 +259,10 @@ def part_of_rows(spec: DatasetSpec) -> Part:
             f"{spec.path}{said} holds no rollouts: no row in a file that ends in {', '.join(READERS)}.",
             "Check collect.dataset.path, or convert its files to one of these forms.",
         )
-    return Part(files, said)
+    return SplitFiles(files, said)
 
 
-def rows_of(spec: DatasetSpec, part: Part | None = None) -> Iterator[Row]:
+def rows_of(spec: DatasetSpec, part: SplitFiles | None = None) -> Iterator[Row]:
     """Yield the rows of all its files, by their names. Raises Stop for a file that cannot be read."""
     files = (part or part_of_rows(spec)).files
     if spec.content and _digest(files) != spec.content:

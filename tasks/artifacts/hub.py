@@ -151,8 +151,8 @@ class HubRepositories:
 
     def gather(self, title: str, namespace: str, kinds: list[type[Artifact]]) -> None:
         """Puts these kinds' repositories into a collection, which is made where there is none of this title."""
-        asked = {"namespace": namespace, "private": self.private, "exists_ok": True}
-        collection = self.connection.ask(lambda: self._api.create_collection(title, **asked))
+        options = {"namespace": namespace, "private": self.private, "exists_ok": True}
+        collection = self.connection.ask(lambda: self._api.create_collection(title, **options))
         there = {(item.item_type, item.item_id) for item in collection.items}
         for kind in kinds:
             if (kind.repo_type, name := self.name(kind)) not in there:

@@ -55,13 +55,15 @@ def first_calls(
         thoughts: Of the two.
     """
 
-    def begun(function: dict[str, Any], values: Mapping[str, Any], thought: str) -> tuple[list[int], list[int]]:
+    def unfinished_call(
+        function: dict[str, Any], values: Mapping[str, Any], thought: str
+    ) -> tuple[list[int], list[int]]:
         messages = example_episode(function, (thought, thought), values)[:3]
         prefix = prompt_ids(tokenizer, messages[:2], tools)
         return prefix, row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
 
     versions = [*zip((VALUES, OTHERS), thoughts, strict=True)]
-    return [[begun(tool["function"], *version) for version in versions] for tool in tools]
+    return [[unfinished_call(tool["function"], *version) for version in versions] for tool in tools]
 
 
 def calls_with_other_values(tools: list[dict[str, Any]]) -> list[Message]:

@@ -35,7 +35,7 @@ SAVED, SAVED_AS_SEVERAL = "state.json", "dataset_dict.json"
 Splits = dict[str, list[Path]]
 
 
-class Part(NamedTuple):
+class SplitFiles(NamedTuple):
     """What is read of a dataset."""
 
     files: list[Path]
@@ -49,7 +49,7 @@ def part_of(
     split: str = TRAIN,
     config: str | None = None,
     patterns: Sequence[str] = (*PATTERNS, *OTHERS, *MORE),
-) -> Part:
+) -> SplitFiles:
     """The files of a split. Raises Stop with the choices if a folder does not have it, or its configuration.
 
     Args:
@@ -75,7 +75,7 @@ def part_of(
         raise Stop(f"{path} has no configurations, so none is called {config}.", "Remove collect.dataset.config.")
     if not splits:
         without_splits(path, split)
-        return Part(whole)
+        return SplitFiles(whole)
     read = {file for files in splits.values() for file in files}
     loose = [file for file in whole if file not in read]
     return _chosen(path, splits, split, [f"in no split {_listing(loose)}"] if loose else [])
@@ -90,7 +90,7 @@ def without_splits(path: str, split: str, config: str | None = None) -> None:
         )
 
 
-def _chosen(path: str, splits: Splits, split: str, left: list[str], config: str = "") -> Part:
+def _chosen(path: str, splits: Splits, split: str, left: list[str], config: str = "") -> SplitFiles:
     single = split == TRAIN and len(splits) == 1 and not any(map(_examines, splits))
     wanted = list(splits) if single or (split == EVERY and EVERY not in splits) else [split]
     if not set(wanted) <= splits.keys():
@@ -106,7 +106,7 @@ def _chosen(path: str, splits: Splits, split: str, left: list[str], config: str 
     files = sorted({file for name in wanted for file in splits[name]})
     notes = [said] if left or wanted != [TRAIN] else []
     notes += [f"not read: {', '.join(left)}"] if left else []
-    return Part(files, f" ({'; '.join(notes)})" if notes else "")
+    return SplitFiles(files, f" ({'; '.join(notes)})" if notes else "")
 
 
 def _examines(split: str) -> bool:

@@ -69,7 +69,7 @@ class Call(BaseModel):
         return ({"id": self.id} if self.id else {}) | {"type": "function", "function": function}
 
 
-class Turn(BaseModel):
+class ForeignTurn(BaseModel):
     """One message. Its thought, in any provider's form, is kept apart: only a student that thinks learns it. A call
     within a thought is none."""
 
@@ -114,7 +114,7 @@ class Turn(BaseModel):
             {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {}) | weight | thought
         )
 
-    def thinking(self, is_on: bool) -> "Turn":
+    def thinking(self, is_on: bool) -> "ForeignTurn":
         """The turn for a student that thinks, or that answers at once. The former takes the text beside a call for the
         thought, where there is no other one, and marked thoughts out of the text."""
         if self.role != "assistant" or not is_on:
@@ -124,7 +124,7 @@ class Turn(BaseModel):
         return self.model_copy(update={"thought": self.thought or thought, "content": content})
 
 
-class Result(BaseModel):
+class AtifResult(BaseModel):
     """What a call of an ATIF step got for an answer."""
 
     source_call_id: str | None = None
@@ -134,10 +134,10 @@ class Result(BaseModel):
 class Observation(BaseModel):
     """The answers to an ATIF step."""
 
-    results: list[Result] = []
+    results: list[AtifResult] = []
 
 
-class Step(BaseModel):
+class AtifStep(BaseModel):
     """One step of an ATIF trajectory."""
 
     source: Literal["system", "user", "agent"]
@@ -164,12 +164,12 @@ class Trajectory(BaseModel):
     """An ATIF trajectory: its steps, and what else of it is read."""
 
     schema_version: str = Field(pattern=r"^ATIF-v1\.")
-    steps: list[Step]
+    steps: list[AtifStep]
     agent: dict[str, Any] = {}
     extra: dict[str, Any] = {}
 
 
-class Node(BaseModel):
+class TraceNode(BaseModel):
     """One message of a trace of verifiers, and the place of the one before it."""
 
     message: Any
@@ -186,7 +186,7 @@ class Score(BaseModel):
 class Trace(BaseModel):
     """What one agent did in an episode of verifiers (traces.jsonl of 0.4)."""
 
-    nodes: list[Node]
+    nodes: list[TraceNode]
     rewards: dict[str, Score | None] = {}
     tools: Any = None
 
@@ -202,7 +202,7 @@ class Trace(BaseModel):
 class Conversation(BaseModel):
     """A row that could be read. Nothing of it is checked against an environment."""
 
-    messages: list[Turn]
+    messages: list[ForeignTurn]
     tools: Any = None
     """The tools' schemas as JSON or its text; None where the row has none."""
     reward: float | None = Field(default=None, allow_inf_nan=False)

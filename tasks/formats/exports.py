@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from apprentice.tasks.episodes.record import Record, as_line, ends_in_text
 from apprentice.tasks.episodes.thinking import THOUGHT
-from apprentice.tasks.formats.conversations import EXACT, ROLLOUT, Step, Turn
+from apprentice.tasks.formats.conversations import EXACT, ROLLOUT, AtifStep, ForeignTurn
 from apprentice.tasks.formats.trl_rows import row_writer
 
 Format = Literal["trl", "atif", "openenv"]
@@ -80,7 +80,7 @@ def _steps(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         source = "agent" if message["role"] == "assistant" else message["role"]
         step: dict[str, Any] = {"step_id": len(steps) + 1, "source": source, "message": message["content"] or ""}
         if message.get("tool_calls"):
-            calls = Turn.model_validate(message).tool_calls
+            calls = ForeignTurn.model_validate(message).tool_calls
             step["tool_calls"] = [
                 {
                     "tool_call_id": call.id or f"call_{at}_{number}",
@@ -98,7 +98,7 @@ def _steps(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read_back(step: dict[str, Any]) -> dict[str, Any]:
-    return Turn.model_validate(Step.model_validate(step).messages()[0]).as_message()
+    return ForeignTurn.model_validate(AtifStep.model_validate(step).messages()[0]).as_message()
 
 
 def _mapping(arguments: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _openenv(folder: Path, project: str) -> Callable[[int, Record], None]:
     (folder / "metadata.json").write_text(json.dumps({"env": project, "provider": "apprentice"}, indent=2) + "\n")
 
     def write(number: int, record: Record) -> None:
-        calls = [call for message in record.messages for call in Turn.model_validate(message).tool_calls]
+        calls = [call for message in record.messages for call in ForeignTurn.model_validate(message).tool_calls]
         replies = [message["content"] for message in record.messages if message["role"] == "tool"]
         last_call = 0 if ends_in_text(record.messages) else len(calls)
         trace = [

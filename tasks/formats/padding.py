@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from apprentice.tasks.episodes.texts import is_broken
-from apprentice.tasks.formats.conversations import Conversation, NotAConversation, Turn
+from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation
 
 MOST_DEPTH = 16
 """Of schemas within one another; one may refer to itself."""
@@ -31,7 +31,7 @@ def check_characters(claim: Conversation) -> None:
             raise NotAConversation(field, "it holds half a character (a lone surrogate, or bytes that are not UTF-8)")
 
 
-def without_padding(turn: Turn, tools: list[dict[str, Any]], own: bool) -> Turn:
+def without_padding(turn: ForeignTurn, tools: list[dict[str, Any]], own: bool) -> ForeignTurn:
     """The turn without arguments that are null and that their tool's schema does not require: Arrow writes them for
     every argument that another row has.
 

@@ -32,7 +32,7 @@ from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.players.thought_budget import Asked, Thoughts, within_budget
+from apprentice.tasks.players.thought_budget import Thoughts, TurnStart, within_budget
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.settings.spec import EvaluateSpec
@@ -347,10 +347,10 @@ class LocalModel:
         def generate(ahead: list[list[int]], most: int, places: Sequence[int], answers: bool) -> list[list[int]]:
             return self._written(ahead, [episodes[place] for place in places], most, " answer" if answers else "")
 
-        asked = [Asked(each.messages, each.tools, ids) for each, ids in zip(episodes, prompts, strict=True)]
+        starts = [TurnStart(each.messages, each.tools, ids) for each, ids in zip(episodes, prompts, strict=True)]
         seeds = [episode.seed for episode in episodes]
         others = partial(self._thoughts.of_others, seeds) if self._thoughts else None
-        return within_budget(generate, self._tokenizer, asked, budget, self._answer, others)
+        return within_budget(generate, self._tokenizer, starts, budget, self._answer, others)
 
     def _drafts(self, episodes: Sequence[Episode]) -> Drafts:
         """Of all tools of a batch: a mixture's parts have their own."""

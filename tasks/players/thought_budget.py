@@ -25,7 +25,7 @@ HALF = "\ufffd"
 """What is decoded of a character whose last tokens are missing."""
 
 
-class Asked(NamedTuple):
+class TurnStart(NamedTuple):
     """Where a turn begins."""
 
     messages: list[Message]
@@ -55,7 +55,7 @@ class Thoughts:
 def within_budget(
     generate: Generate,
     tokenizer: Any,
-    asked: Sequence[Asked],
+    starts: Sequence[TurnStart],
     budget: int,
     answer: int,
     others: Callable[[list[str]], list[str]] | None = None,
@@ -65,20 +65,20 @@ def within_budget(
     Args:
         others: Given, each turn goes on from what it returns in place of the turn's own thought.
     """
-    prompts = [each.prompt for each in asked]
+    prompts = [each.prompt for each in starts]
     written = generate(prompts, budget, range(len(prompts)), False) if budget else [[] for _ in prompts]
-    names = [json.dumps(each.tools) for each in asked]  # of a batch few have tools of their own
+    names = [json.dumps(each.tools) for each in starts]  # of a batch few have tools of their own
     known = {
-        name: ends_of_thoughts(tokenizer, each.tools) for name, each in dict(zip(names, asked, strict=True)).items()
+        name: ends_of_thoughts(tokenizer, each.tools) for name, each in dict(zip(names, starts, strict=True)).items()
     }
     ends = [known[name] for name in names]
     thoughts = [_thought(tokenizer, turn, each) for turn, each in zip(written, ends, strict=True)]
     if others is not None:
-        turns = [begun(tokenizer, *each) for each in zip(asked, others(thoughts), strict=True)]
+        turns = [forced_ids(tokenizer, *each) for each in zip(starts, others(thoughts), strict=True)]
     else:
         turns = [
-            turn if turn and _has_ended(tokenizer, turn, marks) else begun(tokenizer, place, thought)
-            for place, turn, thought, marks in zip(asked, written, thoughts, ends, strict=True)
+            turn if turn and _has_ended(tokenizer, turn, marks) else forced_ids(tokenizer, place, thought)
+            for place, turn, thought, marks in zip(starts, written, thoughts, ends, strict=True)
         ]
     last = chat_format(tokenizer).ends
     open_ = [place for place, turn in enumerate(turns) if not turn or turn[-1] not in last]
@@ -88,18 +88,18 @@ def within_budget(
     return turns
 
 
-def begun(tokenizer: Any, asked: Asked, thought: str) -> list[int]:
+def forced_ids(tokenizer: Any, start: TurnStart, thought: str) -> list[int]:
     """The ids that every call with this thought begins with, without a token that ends the turn."""
-    found = _in_common(tokenizer, asked, thought)
+    found = _in_common(tokenizer, start, thought)
     if found is None:  # the prompt opens the block of a thought, which a turn without one renders otherwise
-        return tokenizer.encode(_after(tokenizer, asked), add_special_tokens=False)
+        return tokenizer.encode(_after(tokenizer, start), add_special_tokens=False)
     return found
 
 
 def ends_of_thoughts(tokenizer: Any, tools: list[dict[str, Any]]) -> tuple[str, ...]:
     """The texts that show that a model has ended its thought itself: what ends a thought, and what begins a call."""
     opening = [{"role": "system", "content": "system"}, {"role": "user", "content": "user"}]
-    after = _after(tokenizer, Asked(opening, tools, prompt_ids(tokenizer, opening, tools)))
+    after = _after(tokenizer, TurnStart(opening, tools, prompt_ids(tokenizer, opening, tools)))
     added = set(tokenizer.get_added_vocab().values())
     ids = tokenizer.encode(after, add_special_tokens=False)
     name = min((at for tool in tools if (at := after.find(tool["function"]["name"])) >= 0), default=len(after))
@@ -107,23 +107,23 @@ def ends_of_thoughts(tokenizer: Any, tools: list[dict[str, Any]]) -> tuple[str, 
     return tuple(dict.fromkeys((found[0], found[-1]))) if found else tuple(after.split()[:1])
 
 
-def _after(tokenizer: Any, asked: Asked) -> str:
+def _after(tokenizer: Any, start: TurnStart) -> str:
     """What stands between a thought and the first argument of a call."""
-    found = _in_common(tokenizer, asked, MARK)
+    found = _in_common(tokenizer, start, MARK)
     assert found is not None, "a template that renders thoughts otherwise is refused before a run"
     return tokenizer.decode(found).partition(MARK)[2]
 
 
-def _in_common(tokenizer: Any, asked: Asked, thought: str) -> list[int] | None:
+def _in_common(tokenizer: Any, start: TurnStart, thought: str) -> list[int] | None:
     """The ids that all calls with this thought begin with; None where their turn does not begin with the prompt."""
     extra = {THOUGHT: thought} if thought else {}
     rows = [
-        conversation_ids(tokenizer, [*asked.messages, call | extra], asked.tools)
-        for call in calls_with_other_values(asked.tools)
+        conversation_ids(tokenizer, [*start.messages, call | extra], start.tools)
+        for call in calls_with_other_values(start.tools)
     ]
-    if any(row[: len(asked.prompt)] != asked.prompt for row in rows):
+    if any(row[: len(start.prompt)] != start.prompt for row in rows):
         return None
-    least, *others = sorted((row[len(asked.prompt) :] for row in rows), key=len)
+    least, *others = sorted((row[len(start.prompt) :] for row in rows), key=len)
     shared = list(takewhile(lambda each: all(other[each[0]] == each[1] for other in others), enumerate(least)))
     ids, ends = [token for _, token in shared], chat_format(tokenizer).ends
     return ids[: next((at for at, token in enumerate(ids) if token in ends), len(ids))]

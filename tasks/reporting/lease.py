@@ -236,12 +236,12 @@ def held(
         busy: Called once if another process has it and runs; may raise instead of waiting.
         say: Called with a sentence if another process has it and shows no heartbeat.
     """
-    told = False
+    is_reported = False
 
     def tell() -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal is_reported
+        if not is_reported:
+            is_reported = True
             busy()
 
     with path.open("w") as lock:
@@ -267,7 +267,7 @@ def _flock(lock: IO[str], busy: Callable[[], None]) -> None:
 
 
 def _lease(first: Path, busy: Callable[[], None], say: Callable[[str], None]) -> Lease:
-    watch, told = _Watch(), False
+    watch, is_reported = _Watch(), False
     while True:
         last = next(reversed(_chain(first)), None)
         if last is not None and watch.sees_life(last):
@@ -276,8 +276,8 @@ def _lease(first: Path, busy: Callable[[], None], say: Callable[[str], None]) ->
             lease = Lease(first, first if last is None else first.with_name(f"{first.name}.{last.owner.token}"))
             if lease.taken():
                 return lease
-        elif watch.seconds > 2 * PERIOD and not told:
-            told = True
+        elif watch.seconds > 2 * PERIOD and not is_reported:
+            is_reported = True
             say(
                 f"Process {last.owner.pid} on {last.owner.host} holds {last.path}, but has shown no heartbeat for "
                 f"{watch.seconds:.0f} s; this run takes over after {STALE:.0f} s."

@@ -67,8 +67,8 @@ def _template(tokenizer: Any) -> str:
     head, _, begin = _rendered(tokenizer, []).partition(USER)
     before, _, after = head.partition(SYSTEM)
     with_tools, _, _ = _rendered(tokenizer, [_tool()]).partition(USER)
-    _, _, told = with_tools.partition(SYSTEM)
-    first, _, rest = told.partition(json.dumps(_tool()))
+    _, _, after_system = with_tools.partition(SYSTEM)
+    first, _, rest = after_system.partition(json.dumps(_tool()))
     user = "<|im_start|>user\n"
     called = '{{- range .Tools }}\n{"type": "function", "function": {{ .Function }}}\n{{- end }}'
     tools = f"{{{{- if .Tools }}}}{first.rstrip()}\n{called}{rest.removesuffix(user)}"

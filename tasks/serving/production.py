@@ -10,7 +10,7 @@ from typing import Any
 from apprentice.tasks.episodes.texts import same_text
 
 
-def asked_in(rows: Iterable[Any]) -> list[str]:
+def questions_in(rows: Iterable[Any]) -> list[str]:
     """The first text of a user in each row of a log."""
     texts = []
     for row in rows:
@@ -21,17 +21,17 @@ def asked_in(rows: Iterable[Any]) -> list[str]:
     return texts
 
 
-def production_rows(asked: list[str], windows: list[str]) -> list[dict[str, str]]:
+def production_rows(requests: list[str], windows: list[str]) -> list[dict[str, str]]:
     """A row a property, with its value in the log and in the windows. Both have texts."""
     known = set(map(same_text, windows))
-    inside = sum(same_text(each) in known for each in asked)
+    inside = sum(same_text(each) in known for each in requests)
     rows = [
-        ("questions", f"{len(asked):,}", f"{len(windows):,}"),
-        ("different ones", *(f"{len(set(map(same_text, each))):,}" for each in (asked, windows))),
-        ("characters, median", *(f"{median(map(len, each)):,.0f}" for each in (asked, windows))),
-        ("characters, 95% have at most", *(f"{_p95(each):,.0f}" for each in (asked, windows))),
-        ("words, median", *(f"{median(len(text.split()) for text in each):,.0f}" for each in (asked, windows))),
-        ("not in the windows", f"{1 - inside / len(asked):.0%}", "–"),
+        ("questions", f"{len(requests):,}", f"{len(windows):,}"),
+        ("different ones", *(f"{len(set(map(same_text, each))):,}" for each in (requests, windows))),
+        ("characters, median", *(f"{median(map(len, each)):,.0f}" for each in (requests, windows))),
+        ("characters, 95% have at most", *(f"{_p95(each):,.0f}" for each in (requests, windows))),
+        ("words, median", *(f"{median(len(text.split()) for text in each):,.0f}" for each in (requests, windows))),
+        ("not in the windows", f"{1 - inside / len(requests):.0%}", "–"),
     ]
     return [{"": name, "the log": log, "the recipe's windows": own} for name, log, own in rows]
 

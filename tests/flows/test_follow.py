@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
 from apprentice.flows.finished_runs import FinishedRun
-from apprentice.flows.follow import FOLLOWS, Budget, as_sentence, best_of, follow
+from apprentice.flows.follow import FOLLOWS, FollowBudget, as_sentence, best_of, follow
 from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting import announce
@@ -61,7 +61,7 @@ def runs(tmp_path: Path) -> Callable[..., ToyRuns]:
 
 def test_advice_is_followed_until_the_floor_is_reached(toy: Recipe, runs: Any):
     run = runs(lambda recipe: 0.7 if recipe.sft and recipe.sft.epochs == 8 else 0.1, EPOCHS, ROWS)
-    chain = follow(toy, run, with_overrides, Budget(5))
+    chain = follow(toy, run, with_overrides, FollowBudget(5))
     assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)"]
     assert chain[-1].reached
     assert json.loads((chain[-1].folder / FOLLOWS).read_text()) == {"after": "toy-1", "change": "sft.epochs: 8 (2 now)"}
@@ -69,7 +69,7 @@ def test_advice_is_followed_until_the_floor_is_reached(toy: Recipe, runs: Any):
 
 
 def test_a_run_that_needs_no_advice_is_the_whole_chain(toy: Recipe, runs: Any):
-    assert len(follow(toy, runs(lambda _: 0.9, EPOCHS), with_overrides, Budget(5))) == 1
+    assert len(follow(toy, runs(lambda _: 0.9, EPOCHS), with_overrides, FollowBudget(5))) == 1
 
 
 def test_each_field_is_changed_once_and_the_best_run_goes_on(
@@ -77,7 +77,7 @@ def test_each_field_is_changed_once_and_the_best_run_goes_on(
 ):
     run = runs(lambda recipe: 0.05 if recipe.sft and recipe.sft.epochs == 8 else 0.2, EPOCHS, ROWS)
     with announce.console.capture() as said:
-        chain = follow(toy, run, with_overrides, Budget(5))
+        chain = follow(toy, run, with_overrides, FollowBudget(5))
     assert [each.change for each in chain] == ["", "sft.epochs: 8 (2 now)", "windows.collect.size: 240 (60 now)"]
     last = run.recipes[-1]
     assert (last.sft.epochs, last.windows.collect.size) == (2.0, 240), "the change that made it worse is not kept"
@@ -89,16 +89,16 @@ def test_each_field_is_changed_once_and_the_best_run_goes_on(
 @pytest.mark.parametrize(
     ("advised", "budget", "usd", "length", "why"),
     [
-        ([EPOCHS, ROWS], Budget(1), 0.0, 2, "--follow 1 is used up"),
-        ([EPOCHS, ROWS], Budget(5, minutes=0.0), 0.0, 1, "--minutes 0 are over"),
-        ([EPOCHS, ROWS], Budget(5, usd=0.3), 0.3, 1, "--usd 0.3 are spent"),
-        ([ENVIRONMENT, EPOCHS], Budget(5), 0.0, 1, "only a person can choose environment.settings (Too hard)"),
-        ([BROKEN], Budget(5), 0.0, 1, "grpo.batch_size cannot be changed so"),
-        ([], Budget(5), 0.0, 1, "nothing is left to try"),
+        ([EPOCHS, ROWS], FollowBudget(1), 0.0, 2, "--follow 1 is used up"),
+        ([EPOCHS, ROWS], FollowBudget(5, minutes=0.0), 0.0, 1, "--minutes 0 are over"),
+        ([EPOCHS, ROWS], FollowBudget(5, usd=0.3), 0.3, 1, "--usd 0.3 are spent"),
+        ([ENVIRONMENT, EPOCHS], FollowBudget(5), 0.0, 1, "only a person can choose environment.settings (Too hard)"),
+        ([BROKEN], FollowBudget(5), 0.0, 1, "grpo.batch_size cannot be changed so"),
+        ([], FollowBudget(5), 0.0, 1, "nothing is left to try"),
     ],
 )
 def test_a_chain_says_why_it_ends(
-    toy: Recipe, runs: Any, advised: list, budget: Budget, usd: float, length: int, why: str
+    toy: Recipe, runs: Any, advised: list, budget: FollowBudget, usd: float, length: int, why: str
 ):
     with announce.console.capture() as said:
         chain = follow(toy, runs(lambda _: 0.1, *advised, usd=usd), with_overrides, budget)
@@ -107,7 +107,7 @@ def test_a_chain_says_why_it_ends(
 
 
 def test_advice_that_the_recipe_does_not_take_is_passed_over(toy: Recipe, runs: Any):
-    chain = follow(toy, runs(lambda _: 0.1, BROKEN, EPOCHS), with_overrides, Budget(1))
+    chain = follow(toy, runs(lambda _: 0.1, BROKEN, EPOCHS), with_overrides, FollowBudget(1))
     assert chain[-1].change == "sft.epochs: 8 (2 now)"
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_stops_ends_no_chain_and_its_change_is_not_tried_again(toy: R
 
     made = runs(lambda _: 0.1, EPOCHS, ROWS)
     with announce.console.capture() as said:
-        chain = follow(toy, Stopping(made.folder, made.accuracy, made.advised, 0.0), with_overrides, Budget(3))
+        chain = follow(toy, Stopping(made.folder, made.accuracy, made.advised, 0.0), with_overrides, FollowBudget(3))
     assert [each.change for each in chain] == ["", "windows.collect.size: 240 (60 now)"]
     assert "could not be followed: The Hub does not answer." in " ".join(said.get().split())
 
@@ -129,7 +129,7 @@ def test_a_change_of_a_whole_section_is_followed_as_well(toy: Recipe, runs: Any)
     student = {"model": ".", "chat_template": "qwen2_5"}
     advice = {"field": "student", "value": "…", "why": "", "changes": {"student": student, "sft.epochs": 4}}
     run = runs(lambda _: 0.1, advice)
-    follow(toy, run, with_overrides, Budget(1))
+    follow(toy, run, with_overrides, FollowBudget(1))
     assert (run.recipes[1].student.model, run.recipes[1].student.build) == (".", None)
     assert run.recipes[1].sft.epochs == 4.0
 
@@ -138,7 +138,7 @@ def test_a_change_of_a_whole_section_is_followed_as_well(toy: Recipe, runs: Any)
     ("ci", "verb"), [((0.1, 0.3), "is better than"), ((-0.3, -0.1), "is worse than"), ((-0.1, 0.1), "cannot be told")]
 )
 def test_the_best_run_is_compared_on_fresh_questions(toy: Recipe, runs: Any, ci: tuple, verb: str):
-    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, Budget(1))
+    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, FollowBudget(1))
     said = as_sentence(chain[0], chain[1], 40, {"comparisons": [{"delta": sum(ci) / 2, "ci": ci}]})
     assert said.startswith(f"On 40 questions that no choice saw, toy-2 {verb}")
 
@@ -154,6 +154,6 @@ def test_options_that_do_not_go_together_are_refused(options: list[str], remedy:
 
 
 def test_the_list_of_runs_shows_what_each_one_followed(toy: Recipe, runs: Any):
-    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, Budget(1))
+    chain = follow(toy, runs(lambda _: 0.1, EPOCHS), with_overrides, FollowBudget(1))
     shown = [FinishedRun(each.folder, {}, {}, each.verdict, None).follows for each in chain]  # type: ignore[arg-type]
     assert shown == [{}, {"after": "toy-1", "change": "sft.epochs: 8 (2 now)"}]

@@ -28,7 +28,7 @@ QUESTION = re.compile(
 MENDED = "Its author has to mend it: the server's log may say where."
 
 
-class Start(NamedTuple):
+class FirstReset(NamedTuple):
     """What a reset replies, and the texts of the session's state after it."""
 
     reply: Reply
@@ -42,7 +42,9 @@ class Start(NamedTuple):
         return narrowed(self.reply._replace(observation=self.reply.observation | {"state": self.texts}), self.question)
 
 
-def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterable[int] = (1, 1, 2)) -> list[Start]:
+def first_resets(
+    server: EnvironmentServer, given: dict[str, Any], seeds: Iterable[int] = (1, 1, 2)
+) -> list[FirstReset]:
     """The first resets of a session, under these seeds. Raises Stop if a reset needs more than a seed."""
     session, found = Recorded(server), []
     rows = given.get("tasks") or [{}]
@@ -55,7 +57,7 @@ def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterab
             except BadReply:  # a server need not tell its state
                 state = {}
             texts = {path: each for path, each in leaves(state) if isinstance(each, str)}
-            found.append(Start(reply, texts, given.get("question") or ()))
+            found.append(FirstReset(reply, texts, given.get("question") or ()))
     except SessionLost as lost:
         raise Stop(
             f"{server.url} cannot be trained on as it is: it made no episode ({lost}).",
@@ -63,9 +65,9 @@ def first_resets(server: EnvironmentServer, given: dict[str, Any], seeds: Iterab
         ) from lost
     except (Refused, BadReply) as error:
         failed = f"{server.url} cannot be trained on as it is: its reset fails"
-        if asked := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
+        if reserved := " and ".join(sorted(given.keys() & {"reset", "tasks"})):
             raise Stop(
-                f"{failed} with what you said of {asked} ({error}).",
+                f"{failed} with what you said of {reserved} ({error}).",
                 "Correct it, or mend what the server misses.",
             ) from error
         if BUGS.search(str(error)):

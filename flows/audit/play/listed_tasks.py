@@ -15,7 +15,7 @@ from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.play.first_resets import QUESTION, Start, first_resets
+from apprentice.flows.audit.play.first_resets import QUESTION, FirstReset, first_resets
 from apprentice.tasks.reporting.errors import Stop
 
 TASK_LISTS = {
@@ -63,13 +63,13 @@ def tasks_by_level(server: EnvironmentServer, given: dict[str, Any]) -> tuple[Ro
     return found, not found and monotonic() > until
 
 
-def are_seeded(server: EnvironmentServer, asked: dict[str, Any]) -> bool:
+def are_seeded(server: EnvironmentServer, session: dict[str, Any]) -> bool:
     """Whether any of the first tasks begins otherwise under another seed."""
-    rows = rows_of(asked["tasks"])
-    if any("seed" in each for each in (asked.get("reset", {}), *rows)):
+    rows = rows_of(session["tasks"])
+    if any("seed" in each for each in (session.get("reset", {}), *rows)):
         return False
     for row in rows[:3]:
-        one, again, *others = (each.whole for each in first_resets(server, asked | {"tasks": [row]}, seeds=SEEDS))
+        one, again, *others = (each.whole for each in first_resets(server, session | {"tasks": [row]}, seeds=SEEDS))
         if not difference(one, again) and any(difference(one, other) for other in others):
             return True
     return False
@@ -130,7 +130,7 @@ def _changes(
     return False
 
 
-def _shown(start: Start, hidden: Sequence[str]) -> Reply:
+def _shown(start: FirstReset, hidden: Sequence[str]) -> Reply:
     """What a player may be shown of a reset, without some words."""
     state = {path: each for path, each in start.texts.items() if QUESTION.search(path.rpartition(".")[2])}
     shown = start.reply.observation | {"state": state}

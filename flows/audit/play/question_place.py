@@ -15,13 +15,15 @@ from apprentice.envs.wire.metadata import schema_fails
 from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.play.first_resets import MENDED, QUESTION, Start
+from apprentice.flows.audit.play.first_resets import MENDED, QUESTION, FirstReset
 from apprentice.flows.audit.play.subject import Recorded
-from apprentice.flows.recipe.adopted_recipe import Finding
+from apprentice.flows.recipe.adopted_recipe import DerivedSetting
 from apprentice.tasks.reporting.errors import Stop
 
 
-def question_at(server: EnvironmentServer, starts: Sequence[Start], given: dict[str, Any]) -> dict[str, Finding]:
+def question_at(
+    server: EnvironmentServer, starts: Sequence[FirstReset], given: dict[str, Any]
+) -> dict[str, DerivedSetting]:
     """Which parts of a reset are the question, where the environment cannot tell by itself."""
     first, _, other = starts
     differ = _differing(*starts)
@@ -41,11 +43,11 @@ def question_at(server: EnvironmentServer, starts: Sequence[Start], given: dict[
     except (BadReply, ValueError):
         pass
     else:
-        asked = [path for path in differ if path.startswith(STATE) and QUESTION.search(path.rpartition(".")[2])]
-        if not asked or difference(first.reply, other.reply):
+        paths = [path for path in differ if path.startswith(STATE) and QUESTION.search(path.rpartition(".")[2])]
+        if not paths or difference(first.reply, other.reply):
             return {}
         why = "what a reset shows is the same under every seed, and this is not"
-        return {"question": Finding(asked[:2], why)}
+        return {"question": DerivedSetting(paths[:2], why)}
     finally:
         session.close()
     observed = [(path, each) for path, each in leaves(first.reply.observation) if _says(path, each)]
@@ -65,10 +67,10 @@ def question_at(server: EnvironmentServer, starts: Sequence[Start], given: dict[
             "Ask its author to put the question into the observation's own fields.",
         )
     places = ", ".join(path for path, _ in found)
-    return {"question": Finding(likely, f"the texts of a reset are at {places}")}
+    return {"question": DerivedSetting(likely, f"the texts of a reset are at {places}")}
 
 
-def _differing(*starts: Start) -> list[str]:
+def _differing(*starts: FirstReset) -> list[str]:
     """Paths of a reset's observation and of the state's texts whose values follow the seed."""
     one, same, another = (
         dict(leaves(each.reply.observation)) | {f"{STATE}{path}": text for path, text in each.texts.items()}
@@ -85,7 +87,7 @@ def _says(path: str, value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and _is_own(path)
 
 
-def left_out(spec: EnvironmentSpec, first: Start) -> str:
+def left_out(spec: EnvironmentSpec, first: FirstReset) -> str:
     """What of a reset no model reads, such as a picture; nothing where the recipe says what is shown."""
     observation = first.reply.observation
     found = [] if spec.settings.get("question") else hidden(observation)

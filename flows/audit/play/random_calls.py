@@ -16,7 +16,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.subject import AuditedEpisode, Recorded, play
-from apprentice.flows.recipe.adopted_recipe import Finding
+from apprentice.flows.recipe.adopted_recipe import DerivedSetting
 from apprentice.tasks.reporting.errors import Stop
 
 PLAYED = 8
@@ -71,7 +71,7 @@ def random_episodes(server: EnvironmentServer, spec: EnvironmentSpec) -> list[Ra
                 seed,
                 lambda episode: None if monotonic() > began + MOST_SECONDS else any_call(episode, draw),
             )
-            begun, *replies = session.replies
+            opening, *replies = session.replies
             rewarded = [reply for reply in replies if reply.reward]
             found.append(
                 RandomEpisode(
@@ -81,7 +81,7 @@ def random_episodes(server: EnvironmentServer, spec: EnvironmentSpec) -> list[Ra
                     "".join(ended.replies[-1:]),
                     len(replies),
                     is_scored=bool(rewarded) and all(map(_is_score, rewarded)),
-                    announced=_announced(begun),
+                    announced=_announced(opening),
                 )
             )
     except (Refused, BadReply, SessionLost) as error:
@@ -106,12 +106,12 @@ def earned(played: Sequence[RandomEpisode]) -> str:
     return said
 
 
-def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
+def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, DerivedSetting]:
     """Whether the rewards of an episode are summed, and how many turns it has."""
     found = {}
     early = [each for each in played if any(each.rewards[:-1])]
     if early and not all(each.is_scored for each in early):
-        found["reward"] = Finding("sum", "steps before the last one have rewards as well")
+        found["reward"] = DerivedSetting("sum", "steps before the last one have rewards as well")
     ended = [each.taken for each in played if each.ended]
     turns = min(LONGEST, 2 * max(ended)) if ended else LONGEST // 2
     why = f"random calls ended episodes after {min(ended)} to {max(ended)}" if ended else "random calls ended none"
@@ -121,7 +121,7 @@ def rewards_and_turns(played: Sequence[RandomEpisode]) -> dict[str, Finding]:
         turns, why = AT_LEAST, f"{why}: a right one may take longer"
     if (announced := min(LONGEST_ANNOUNCED, max(each.announced for each in played))) > turns:
         turns, why = announced, f"{why}, and its reset speaks of {announced}"
-    return found | {"max_turns": Finding(turns, why)}
+    return found | {"max_turns": DerivedSetting(turns, why)}
 
 
 def _first_reward(episode: RandomEpisode) -> int:
@@ -134,13 +134,13 @@ def _is_score(reply: Reply) -> bool:
     return any(SCORE.search(path) and value == reply.reward for path, value in leaves(reply.observation))
 
 
-def _announced(begun: Reply) -> int:
+def _announced(opening: Reply) -> int:
     """The most turns that a field of a reset speaks of, such as max_steps or guesses_left."""
-    said = (value for path, value in leaves(begun.observation) if TURNS.search(path) and isinstance(value, int))
+    said = (value for path, value in leaves(opening.observation) if TURNS.search(path) and isinstance(value, int))
     return max(said, default=0)
 
 
-def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, Finding]:
+def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpisode]) -> dict[str, DerivedSetting]:
     """Which tool a last text is sent as: it speaks to the user, takes a text alone, and has ended each episode that
     called it."""
     for tool in (schema["function"] for schema in schemas):
@@ -152,7 +152,11 @@ def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpi
         calls = [(place + 1 == len(each.calls) and each.ended) for each in played for place in _places(tool, each)]
         if calls and all(calls):
             value = {"tool": tool["name"], "argument": name}
-            return {"say": Finding(value, "it ended each episode that called it; a text without a call is sent as it")}
+            return {
+                "say": DerivedSetting(
+                    value, "it ended each episode that called it; a text without a call is sent as it"
+                )
+            }
     return {}
 
 

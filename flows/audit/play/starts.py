@@ -15,11 +15,11 @@ from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.flows.audit.play.first_resets import Start, first_resets
+from apprentice.flows.audit.play.first_resets import FirstReset, first_resets
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
 from apprentice.flows.audit.play.subject import Recorded, play
-from apprentice.flows.recipe.adopted_recipe import Finding
+from apprentice.flows.recipe.adopted_recipe import DerivedSetting
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
 
@@ -40,8 +40,8 @@ ASKED, FEW = 200, 100
 
 
 def kind_of_start(
-    server: EnvironmentServer, first: list[Start], given: dict[str, Any], unknown: str
-) -> dict[str, Finding]:
+    server: EnvironmentServer, first: list[FirstReset], given: dict[str, Any], unknown: str
+) -> dict[str, DerivedSetting]:
     """Whether the seed is the question, or there is one start. Raises Stop for random starts.
 
     Args:
@@ -62,13 +62,15 @@ def kind_of_start(
             )
         other = first_resets(server, given, seeds=(2,))[0].whole
         if not ("one_task" in given or difference(one, other)) and (rotation := _rotation(server, given)):
-            return {"rotation": Finding(rotation, f"the resets of a session go through {rotation} starts in turn")}
-        new = {"new_sessions": Finding(True, "only the first reset of a session repeats")}
+            return {
+                "rotation": DerivedSetting(rotation, f"the resets of a session go through {rotation} starts in turn")
+            }
+        new = {"new_sessions": DerivedSetting(True, "only the first reset of a session repeats")}
         return _same_start(one, other, unknown) | new
     return _same_start(one, other, unknown)
 
 
-def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> dict[str, Finding]:
+def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> dict[str, DerivedSetting]:
     """The name by which a reset takes the seed, where it draws its start under `seed`."""
     until = monotonic() + SECONDS
     by_all = given | {"reset": given.get("reset", {}) | dict.fromkeys(SEED_NAMES, 1)}
@@ -77,21 +79,21 @@ def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> d
     for name in SEED_NAMES:
         if monotonic() > until:
             break
-        asked = given | {"seed_as": name}
-        if not (both := _replies(server, asked, (1, 1))) or difference(*both):
+        session = given | {"seed_as": name}
+        if not (both := _replies(server, session, (1, 1))) or difference(*both):
             continue
-        if not (replies := _replies(server, asked, (*(1,) * MANY, 2))):
+        if not (replies := _replies(server, session, (*(1,) * MANY, 2))):
             continue
         first, *others, other = replies
         if not any(difference(first, each) for each in others) and difference(first, other):
-            return {"seed_as": Finding(name, "its resets draw a start of their own unless this is the seed")}
+            return {"seed_as": DerivedSetting(name, "its resets draw a start of their own unless this is the seed")}
     return {}
 
 
-def _replies(server: EnvironmentServer, asked: dict[str, Any], seeds: Sequence[int]) -> list[Reply]:
+def _replies(server: EnvironmentServer, session: dict[str, Any], seeds: Sequence[int]) -> list[Reply]:
     """The resets of a session; none where they do not take what is asked."""
     try:
-        return [each.whole for each in first_resets(server, asked, seeds)]
+        return [each.whole for each in first_resets(server, session, seeds)]
     except Stop:
         return []
 
@@ -126,17 +128,17 @@ def _rotation(server: EnvironmentServer, given: dict[str, Any]) -> int:
     return next((turn for turn in turns if not any(map(difference, once, once[turn:]))), 0)
 
 
-def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, Finding]:
+def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, DerivedSetting]:
     if difference(one, other):
         return {}
     why = "other seeds gave the same start: there is one task"
     if unknown:
         those = f"those at {unknown}" if unknown.startswith("/") else f"several by {unknown}"
         why += f", or one of {those}: what a reset calls it, you know (--set tasks=[{{name: …}}, …])"
-    return {"one_task": Finding(True, why)}
+    return {"one_task": DerivedSetting(True, why)}
 
 
-def after_a_step(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+def after_a_step(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, DerivedSetting]:
     """A session for each episode, where a reset after a step shows what the first one of a session does not: a count
     of all its steps, or what is left of the episode before."""
     session = Recorded(server)
@@ -152,10 +154,12 @@ def after_a_step(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, 
         return {}
     finally:
         session.close()
-    return {"new_sessions": Finding(True, "a reset after a step shows another start than the first one of a session")}
+    return {
+        "new_sessions": DerivedSetting(True, "a reset after a step shows another start than the first one of a session")
+    }
 
 
-def by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+def by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, DerivedSetting]:
     """Seeds as tasks, where every seed has the same start and the same calls lead elsewhere under another seed."""
     session = Recorded(server)
     try:
@@ -166,29 +170,29 @@ def by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Findi
     finally:
         session.close()
     why = "every seed has the same start, and the same calls lead elsewhere: each of so many seeds is a task"
-    return {"tasks": Finding(FEW, why)}
+    return {"tasks": DerivedSetting(FEW, why)}
 
 
-def few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, Finding]:
+def few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, DerivedSetting]:
     """The seeds that stand for all starts as tasks, where seeds give too few for windows of their own."""
     if spec.questions is not None:
         return {}
     session, until = Recorded(server), monotonic() + SECONDS
-    player, found, asked = spec.make(session), {}, 0
+    player, found, seed = spec.make(session), {}, 0
     try:
-        while asked < ASKED and monotonic() < until:
-            found.setdefault(same_text(player.ask(asked)), asked)
-            asked += 1
+        while seed < ASKED and monotonic() < until:
+            found.setdefault(same_text(player.ask(seed)), seed)
+            seed += 1
     except Refused as refused:
-        return _ended(player, asked, spec, refused)
+        return _ended(player, seed, spec, refused)
     except (BadReply, SessionLost):
         return {}
     finally:
         session.close()
-    if asked < 2 * len(found) or len(found) > FEW:
+    if seed < 2 * len(found) or len(found) > FEW:
         return {}
     rows = [_row(spec, seed) for seed in found.values()]
-    return {"tasks": Finding(rows, f"{asked} seeds gave {len(found)} different starts: each is a task")}
+    return {"tasks": DerivedSetting(rows, f"{seed} seeds gave {len(found)} different starts: each is a task")}
 
 
 def _row(spec: EnvironmentSpec, seed: int) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def _row(spec: EnvironmentSpec, seed: int) -> dict[str, Any]:
     return tasks[seed % len(tasks)] | {spec.settings.get("seed_as") or "seed": seed}
 
 
-def _ended(player: Player, failed: int, spec: EnvironmentSpec, refused: Refused) -> dict[str, Finding]:
+def _ended(player: Player, failed: int, spec: EnvironmentSpec, refused: Refused) -> dict[str, DerivedSetting]:
     """The seeds before the first one that fails, as tasks. Raises Stop where later ones do not fail."""
     for seed in range(failed + 1, failed + 1 + LATER):
         try:
@@ -210,7 +214,7 @@ def _ended(player: Player, failed: int, spec: EnvironmentSpec, refused: Refused)
         )
     rows = [_row(spec, seed) for seed in range(failed)]
     tasks = failed if rows == rows_of(failed) else rows
-    return {"tasks": Finding(tasks, f"seed {failed} and those after it fail ({one_line(str(refused), 80)})")}
+    return {"tasks": DerivedSetting(tasks, f"seed {failed} and those after it fail ({one_line(str(refused), 80)})")}
 
 
 def without(spec: EnvironmentSpec, setting: str, **others: Any) -> EnvironmentSpec:

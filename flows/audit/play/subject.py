@@ -57,7 +57,7 @@ TRIED = 50
 """Episodes in which a lost server's fault is looked for."""
 
 
-class Evidence(NamedTuple):
+class CheckEvidence(NamedTuple):
     """The least that shows a finding: play the calls in the episode of the seed."""
 
     seed: int
@@ -77,7 +77,7 @@ class CheckResult(NamedTuple):
 
     status: Status
     found: str
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[CheckEvidence, ...] = ()
     remedy: str = ""
     severity: Severity | None = None
     """Where it differs from the check's own."""
@@ -88,7 +88,7 @@ def passed(found: str) -> CheckResult:
     return CheckResult("passed", found)
 
 
-def failed(found: str, remedy: str, *evidence: Evidence, severity: Severity | None = None) -> CheckResult:
+def failed(found: str, remedy: str, *evidence: CheckEvidence, severity: Severity | None = None) -> CheckResult:
     return CheckResult("failed", found, evidence, remedy, severity)
 
 
@@ -96,14 +96,14 @@ def does_not_apply(why: str) -> CheckResult:
     return CheckResult("does not apply", why)
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """One check's result."""
 
     check: str
     status: Status
     severity: Severity
     found: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[CheckEvidence, ...]
     effect: str
     """What a failure does to a training; empty unless it failed."""
     remedy: str
@@ -123,10 +123,10 @@ class Check(NamedTuple):
     quick: bool
     run: "Callable[[Subject], CheckResult]"
 
-    def finding(self, verdict: CheckResult) -> Finding:
+    def finding(self, verdict: CheckResult) -> CheckFinding:
         status, found, evidence, remedy, severity, may_pass = verdict
         effect = self.effect if status == "failed" else ""
-        return Finding(self.name, status, severity or self.severity, found, evidence, effect, remedy, may_pass)
+        return CheckFinding(self.name, status, severity or self.severity, found, evidence, effect, remedy, may_pass)
 
 
 def check(
@@ -190,10 +190,10 @@ class AuditedEpisode(NamedTuple):
     ended: bool
     """Whether the environment ended it."""
 
-    def evidence(self, saw: str = "") -> Evidence:
+    def evidence(self, saw: str = "") -> CheckEvidence:
         reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
         last = f"{self.replies[-1]!r}, " if self.replies else ""
-        return Evidence(self.seed, self.calls, saw or self.broken or f"{last}{reward}")
+        return CheckEvidence(self.seed, self.calls, saw or self.broken or f"{last}{reward}")
 
 
 class AuditReply(NamedTuple):
@@ -291,7 +291,7 @@ class Subject:
     """Seconds of the reset of each of `questions`, one after the other."""
     refused: dict[int, str] = field(default_factory=dict)
     """Seeds that the server refused, and why."""
-    script_faults: list[Evidence] = field(default_factory=list)
+    script_faults: list[CheckEvidence] = field(default_factory=list)
     """Questions on which the script failed."""
     tried: list[tuple[int, Sequence[Call]]] = field(default_factory=list)
     """Episodes that were to be played, for `fault_in_tried`."""
@@ -358,7 +358,7 @@ class Subject:
         except ScriptFault as failed:
             made = [call["function"] for each in episode.messages for call in each.get("tool_calls") or []]
             calls = tuple((each["name"], json.loads(each["arguments"])) for each in made)
-            self.script_faults.append(Evidence(episode.seed, calls, str(failed.fault)))
+            self.script_faults.append(CheckEvidence(episode.seed, calls, str(failed.fault)))
             raise
 
     def fault_in(self, seed: int, calls: Iterable[Call] = ()) -> Fault | None:
@@ -367,8 +367,8 @@ class Subject:
 
     def fault_in_tried(self) -> Fault | None:
         """Return where the code fails in a question or in the calls that were tried last, the server being gone."""
-        asked = ((seed, ()) for seed in range(self.seeds[0], self.seeds[0] + self.extent.seeds))
-        tried = itertools.chain(asked, reversed(self.tried[-TRIED:]))
+        resets = ((seed, ()) for seed in range(self.seeds[0], self.seeds[0] + self.extent.seeds))
+        tried = itertools.chain(resets, reversed(self.tried[-TRIED:]))
         return next((fault for seed, calls in tried if (fault := self.fault_in(seed, calls))), None)
 
     @cached_property

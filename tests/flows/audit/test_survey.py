@@ -8,7 +8,7 @@ from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
 from apprentice.envs.folders import FOLDERS
 from apprentice.envs.wire.reply import one_line
 from apprentice.flows.audit.audit import CHECKS, KNOWN, found_before
-from apprentice.flows.audit.play.subject import Evidence, Finding
+from apprentice.flows.audit.play.subject import CheckEvidence, CheckFinding
 from tests.bench.audit import (
     GAME as GAME_FILE,
 )
@@ -29,9 +29,9 @@ from tests.bench.audit import (
 )
 from tests.bench.textarena_game import TextArenaGame, made_here
 
-SHOWN = Evidence(3, (("answer", {"answer": "yes"}),), "reward 1")
-EXPLOIT = Finding("reward.exploit", "failed", "error", "yes earns 0.5", (SHOWN,), "GRPO finds this.", "Score it.")
-FULL = Finding("robustness.capacity", "failed", "warning", "it hangs", (), "It waits.", "Refuse.")
+SHOWN = CheckEvidence(3, (("answer", {"answer": "yes"}),), "reward 1")
+EXPLOIT = CheckFinding("reward.exploit", "failed", "error", "yes earns 0.5", (SHOWN,), "GRPO finds this.", "Score it.")
+FULL = CheckFinding("robustness.capacity", "failed", "warning", "it hangs", (), "It waits.", "Refuse.")
 ONE = Audited(Case("Reasoning Gym", "reasoning_gym", {"dataset": "gcd"}), [EXPLOIT, FULL], "200 seeds", 2.0)
 
 
@@ -73,7 +73,7 @@ def test_errors_come_before_warnings():
 
 GAME = Audited(
     Case(GAMES, "textarena_game", {"game": "Nim|v0"}),
-    [EXPLOIT._replace(evidence=(Evidence(7, (("say", {"move": "1 2"}),), "reward 1"),))],
+    [EXPLOIT._replace(evidence=(CheckEvidence(7, (("say", {"move": "1 2"}),), "reward 1"),))],
     "5 seeds | 3 questions",
     1.0,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.flows.audit.play.subject import Evidence, Finding
+from apprentice.flows.audit.play.subject import CheckEvidence, CheckFinding
 from apprentice.flows.cli.environments import print_findings, print_sentence
 
 FOUND = (
@@ -10,11 +10,13 @@ FOUND = (
     "in less than 20% of the last calls earns more by breaking off"
 )
 REMEDY = "Let a wrong last call earn no less than the stop, or give no reward for looking."
-SHOWN = Evidence(3, (("find", {"name": "Ada"}), ("refund", {"order": "O-1663", "amount": 79})), "reward 0")
+SHOWN = CheckEvidence(3, (("find", {"name": "Ada"}), ("refund", {"order": "O-1663", "amount": 79})), "reward 0")
 EFFECT = "GRPO learns to break off: it earns more than a call that may be wrong."
 FINDINGS = [
-    Finding("robustness.given_back", "does not apply", "error", "how many sessions it grants is not known", (), "", ""),
-    Finding("reward.stopping", "failed", "error", FOUND, (SHOWN, SHOWN), EFFECT, REMEDY),
+    CheckFinding(
+        "robustness.given_back", "does not apply", "error", "how many sessions it grants is not known", (), "", ""
+    ),
+    CheckFinding("reward.stopping", "failed", "error", FOUND, (SHOWN, SHOWN), EFFECT, REMEDY),
 ]
 
 

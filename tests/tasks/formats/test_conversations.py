@@ -7,11 +7,11 @@ import pytest
 
 from apprentice.tasks.formats.conversations import (
     EXACT,
+    AtifResult,
+    AtifStep,
     Conversation,
     NotAConversation,
     Observation,
-    Result,
-    Step,
     conversation_of,
 )
 
@@ -262,14 +262,14 @@ def test_a_turn_without_loss_has_openais_weight(named: dict[str, Any], keys: tup
 
 @pytest.mark.parametrize("source", ["system", "user", "agent"])
 def test_a_step_of_a_trajectory_is_its_message_and_an_agents_also_the_answers(source: Any):
-    answers = Observation(results=[Result(source_call_id="a", content="OK."), Result(content=["x"])])
-    step = Step(source=source, message="said", observation=answers)
+    answers = Observation(results=[AtifResult(source_call_id="a", content="OK."), AtifResult(content=["x"])])
+    step = AtifStep(source=source, message="said", observation=answers)
     role = "assistant" if source == "agent" else source
     first, *rest = step.messages()
     assert first == {"role": role, "content": "said", "tool_calls": []}
     replies = [("OK.", "a"), (["x"], None)] if source == "agent" else []
     assert rest == [{"role": "tool", "content": content, "tool_call_id": ident} for content, ident in replies]
-    exact = Step(source=source, message="said", extra={EXACT: {"role": "user"}}, observation=answers)
+    exact = AtifStep(source=source, message="said", extra={EXACT: {"role": "user"}}, observation=answers)
     assert exact.messages() == [{"role": "user"}, *rest]
-    other = Step(source=source, message="said", extra={EXACT: "text"}, observation=answers)
+    other = AtifStep(source=source, message="said", extra={EXACT: "text"}, observation=answers)
     assert other.messages() == [first, *rest]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.formats.conversations import NotAConversation, Turn, conversation_of
+from apprentice.tasks.formats.conversations import ForeignTurn, NotAConversation, conversation_of
 from apprentice.tasks.formats.padding import check_characters, without_absent, without_padding
 
 TEXT, MAYBE = {"type": "string"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}
@@ -78,7 +78,7 @@ def test_arguments_that_are_text_stay_as_they_are_in_a_rollout_of_this_project(
     arguments: Any, own: bool, expected: str
 ):
     tools = [{"function": {"name": "echo", "parameters": tool(["message"], message=TEXT)}}]
-    turn = Turn.model_validate({"role": "assistant", "tool_calls": [{"name": "echo", "arguments": arguments}]})
+    turn = ForeignTurn.model_validate({"role": "assistant", "tool_calls": [{"name": "echo", "arguments": arguments}]})
     assert without_padding(turn, tools, own).tool_calls[0].arguments == expected
 
 

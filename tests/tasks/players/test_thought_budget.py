@@ -8,7 +8,7 @@ from apprentice.tasks.episodes.episode import turn_of
 from apprentice.tasks.episodes.rendering import conversation_ids, parse, prompt_ids
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
-from apprentice.tasks.players.thought_budget import Asked, Thoughts, begun, ends_of_thoughts, within_budget
+from apprentice.tasks.players.thought_budget import Thoughts, TurnStart, ends_of_thoughts, forced_ids, within_budget
 from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.students_page import templates, toy_tokenizer, with_merges
 
@@ -25,8 +25,8 @@ def taking(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "answer", "description": "", "parameters": parameters}}]
 
 
-def asked(tokenizer: Any, tools: list[dict[str, Any]], messages: Any = ASKED) -> Asked:
-    return Asked(messages, tools, prompt_ids(tokenizer, messages, tools))
+def turn_start(tokenizer: Any, tools: list[dict[str, Any]], messages: Any = ASKED) -> TurnStart:
+    return TurnStart(messages, tools, prompt_ids(tokenizer, messages, tools))
 
 
 STRING = {"type": "string"}
@@ -52,15 +52,15 @@ STRING = {"type": "string"}
 def test_a_call_is_begun_up_to_what_only_the_model_knows(schema: dict[str, Any], known: str):
     tokenizer, tools = made("qwen2_5", "text"), taking(schema)
     call = '<tool_call>\n{"name": "answer", "arguments": {"answer": '
-    assert tokenizer.decode(begun(tokenizer, asked(tokenizer, tools), "")) == call + known
-    assert tokenizer.decode(begun(tokenizer, asked(tokenizer, tools), "2.")) == f"2.\n{call}{known}"
+    assert tokenizer.decode(forced_ids(tokenizer, turn_start(tokenizer, tools), "")) == call + known
+    assert tokenizer.decode(forced_ids(tokenizer, turn_start(tokenizer, tools), "2.")) == f"2.\n{call}{known}"
 
 
 def test_of_several_tools_the_name_is_left_to_the_model():
     tokenizer = made("qwen2_5", "text")
     tools = [*taking(STRING), *taking(STRING)]
     tools[1] = {"type": "function", "function": tools[1]["function"] | {"name": "ask"}}
-    assert tokenizer.decode(begun(tokenizer, asked(tokenizer, tools), "")) == '<tool_call>\n{"name": "a'
+    assert tokenizer.decode(forced_ids(tokenizer, turn_start(tokenizer, tools), "")) == '<tool_call>\n{"name": "a'
 
 
 NATIVE = ("qwen3", "gemma4", "gemma4_v5", "glm4moe", "lfm2_2_5", "nemotron_3_nano", "qwen3_5_think")
@@ -77,7 +77,7 @@ class Writer:
         return [self.tokenizer.encode(self.texts[answers], add_special_tokens=False)[:most] for _ in prompts]
 
 
-def rendered(tokenizer: Any, where: Asked, thought: str) -> tuple[str, str]:
+def rendered(tokenizer: Any, where: TurnStart, thought: str) -> tuple[str, str]:
     """What training renders of a turn before and after its thought."""
     turn = turn_of("answer", {"answer": "85"}) | {THOUGHT: thought}
     whole = conversation_ids(tokenizer, [*where.messages, turn], where.tools)[len(where.prompt) :]
@@ -93,7 +93,7 @@ def test_a_thought_that_is_ended_has_the_ids_of_training(family: str, mode: str,
     tokenizer = with_merges(made(family, mode), ".\n", "\n\n")
     call = turn_of("answer", {"answer": "7"})
     messages = [*ASKED, call | {THOUGHT: "Try 7."}, {"role": "tool", "name": "answer", "content": "Higher."}]
-    where = asked(tokenizer, tools, messages if is_second else ASKED)
+    where = turn_start(tokenizer, tools, messages if is_second else ASKED)
     before, after = rendered(tokenizer, where, thought)
     frame = after[: after.index("85")]
     first = before + thought + {"after a line break": "\n", "ended": frame[: len(frame) // 2]}.get(way, "")
@@ -108,7 +108,7 @@ def test_a_thought_that_is_ended_has_the_ids_of_training(family: str, mode: str,
     if way.startswith("ended"):
         assert tokenizer.decode(written) == tokenizer.decode(learned[: len(written)])
     else:
-        known = begun(tokenizer, where, thought)
+        known = forced_ids(tokenizer, where, thought)
         assert written[: len(known)] == known == learned[: len(known)]
     read = parse(tokenizer, written, where.prompt, tools)
     assert read[THOUGHT] == thought
@@ -121,7 +121,7 @@ def test_without_a_thought_the_call_stands_in_no_block(family: str, mode: str, i
     tokenizer, tools = with_merges(made(family, mode), "\n\n"), taking(STRING)
     call = turn_of("answer", {"answer": "7"}) | {THOUGHT: "Try 7."}
     messages = [*ASKED, call, {"role": "tool", "name": "answer", "content": "Higher."}]
-    where = asked(tokenizer, tools, messages if is_second else ASKED)
+    where = turn_start(tokenizer, tools, messages if is_second else ASKED)
     _, after = rendered(tokenizer, where, "1 + 1 = 2.")
     writes = Writer(tokenizer, "", after[after.index("85") :])
     [written] = within_budget(writes, tokenizer, [where], 0, 10_000)
@@ -134,7 +134,7 @@ def test_without_a_thought_the_call_stands_in_no_block(family: str, mode: str, i
 @pytest.mark.parametrize("family", ["lfm2_2_5", "gemma4", "glm4moe", "qwen3"])
 def test_an_answer_without_a_thought_gives_none_to_another_question(family: str):
     tokenizer, tools, seen = made(family, "native"), taking(STRING), []
-    where = asked(tokenizer, tools)
+    where = turn_start(tokenizer, tools)
     _, after = rendered(tokenizer, where, "1 + 1 = 2.")
     marks = ends_of_thoughts(tokenizer, tools)
     call = after[after.index(marks[-1]) :]
@@ -146,7 +146,7 @@ def test_an_answer_without_a_thought_gives_none_to_another_question(family: str)
 def test_a_character_of_which_tokens_are_missing_is_left_out_of_a_thought_that_is_ended():
     tokenizer, tools = made("qwen2_5", "text"), taking(STRING)
     most = len(tokenizer.encode("2 \u20ac")) - 1
-    [written] = within_budget(Writer(tokenizer, "2 \u20ac", ""), tokenizer, [asked(tokenizer, tools)], most, 50)
+    [written] = within_budget(Writer(tokenizer, "2 \u20ac", ""), tokenizer, [turn_start(tokenizer, tools)], most, 50)
     assert tokenizer.decode(written).startswith("2\n<tool_call>")
 
 

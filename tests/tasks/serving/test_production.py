@@ -1,6 +1,6 @@
 """The table says how a log's questions differ from the windows'."""
 
-from apprentice.tasks.serving.production import asked_in, production_rows
+from apprentice.tasks.serving.production import production_rows, questions_in
 
 
 def test_lengths_and_the_share_outside_are_those_of_the_texts():
@@ -15,4 +15,4 @@ def test_lengths_and_the_share_outside_are_those_of_the_texts():
 
 def test_the_question_of_a_row_is_the_first_text_of_the_user():
     said = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
-    assert asked_in([{"messages": said}, {"messages": [{"role": "user", "content": [1]}]}, "x", {}]) == ["a"]
+    assert questions_in([{"messages": said}, {"messages": [{"role": "user", "content": [1]}]}, "x", {}]) == ["a"]
