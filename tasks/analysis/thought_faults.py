@@ -40,6 +40,13 @@ ASIDE = re.compile(
 """What follows a result and is none: a check, or its reason."""
 LEFT = re.compile(rf"(?:^|[.;]\s+)({NUMBER.pattern})\s*=")
 """A result that is told before what it is the result of."""
+STATED_TEXT = re.compile(
+    r"(?:\b(answer|result|solution|output)\b[^\n\"'`“\[.;]{0,20}|=|:|→|->|⇒|\b(?:is|are|gives|makes|spells|reads|becomes)\b)\s*"
+    r"(?:\"([^\"\n]+)\"|“([^”\n]+)”|`([^`\n]+)`|'([^'\n]+)'(?!\w)|(\[[^\[\]\n]*\]))(\W*\Z)?"
+    r"|(\\boxed)\{(?:\\text\{)?([^{}\n]+)\}",
+    re.IGNORECASE,
+)
+"""A text within marks that is called the answer, or ends the thought as what something is."""
 THOUSANDS = re.compile(r"(?<=\d)[ \u00a0\u202f](?=\d{3}(?!\d))")
 MARK = re.compile(r"<\|[\w:]+\|>|<\|?channel\|?>")
 """A special token of some family, by its look."""
@@ -65,29 +72,65 @@ def check_of(tokenizer: Any = None) -> Check:
             return MARKED
         if tokenizer is not None and _is_long(tokenizer, thought):
             return LONG
-        if says_other_result(thought, turn.get("tool_calls") or []):
+        if says_other_result(thought, turn):
             return OTHER_RESULT
         return REPEATS if _repeats(thought) else None
 
     return check
 
 
-def says_other_result(thought: str, calls: list[dict[str, Any]]) -> bool:
-    """Whether the last result that a thought states is another number than the call hands in. False where the thought
-    states none or ends with the call's, and where the call has several arguments or no number."""
+def says_other_result(thought: str, turn: dict[str, Any]) -> bool:
+    """Whether a thought states another result than its turn hands in: by its last call, or without one as a text.
+
+    Of a call with several arguments, a number that the thought states by the argument's name. Else the last number or
+    the last text within marks that it states, unless the handed in one comes after it. False where it states none.
+    """
+    handed = _handed_in(turn)
     plain = THOUSANDS.sub("", ASIDE.sub("", thought.replace("\u2212", "-")))
-    stated = STATED.findall(plain)
+    if len(handed) > 1:
+        return any(_names_other(plain, name, text) for name, text in handed.items() if NUMBER.fullmatch(text))
+    text = next(iter(handed.values()), "")
+    if NUMBER.fullmatch(text):
+        return _ends_in_other_number(plain, _number(THOUSANDS.sub("", text)))
+    stated = next(reversed([*STATED_TEXT.finditer(thought)]), None)
+    if stated is None or not (letters := _letters(text)):
+        return False
+    answer, *marked, end, boxed, in_box = stated.groups()
+    result = _letters(next(filter(None, (*marked, in_box)), ""))
+    is_result = answer or boxed or (end is not None and 2 * len(result) >= len(letters))  # else it may be a part
+    is_same = result == letters or (not turn.get("tool_calls") and result in letters)  # a text may say more
+    return bool(is_result) and not is_same and letters not in _letters(thought[stated.end() :])
+
+
+def _handed_in(turn: dict[str, Any]) -> dict[str, str]:
+    """The arguments of a turn's last call as texts, by name; of a turn without one the number or text that it is."""
+    calls = turn.get("tool_calls") or []
+    if not calls:
+        content = str(turn.get("content") or "").strip()
+        stated = STATED.findall(content)
+        return {"": stated[-1] if stated else content}
     try:
-        given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
+        given = json.loads(calls[-1]["function"]["arguments"])
     except (ValueError, TypeError):
+        return {}
+    return {name: str(value).strip() for name, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _ends_in_other_number(plain: str, handed: Decimal) -> bool:
+    if not (stated := STATED.findall(plain)):
         return False
-    handed = [str(each) for each in given.values()] if isinstance(given, dict) else []
-    if not stated or len(handed) != 1 or not NUMBER.fullmatch(handed[0].strip()):
-        return False
-    result = _number(THOUSANDS.sub("", handed[0].strip()))
     results = [stated[-1], *NUMBER.findall(plain)[-1:], *LEFT.findall(plain)[-1:]]
     is_share = re.search(rf"{re.escape(stated[-1])}\s*%", plain) is not None
-    return not any(result in ((number := _number(each)), number / 100 if is_share else number) for each in results)
+    return not any(handed in ((number := _number(each)), number / 100 if is_share else number) for each in results)
+
+
+def _names_other(plain: str, name: str, text: str) -> bool:
+    stated = re.findall(rf"\b{re.escape(name)}[`\"']?\s*(?:=|:|is)\s*({NUMBER.pattern})(?![\w*/+-]|\s*[*/+=-])", plain)
+    return bool(stated) and _number(stated[-1]) != _number(text)
+
+
+def _letters(text: str) -> str:
+    return "".join(re.findall(r"\w+|-(?=\d)", text)).casefold()
 
 
 def _number(text: str) -> Decimal:

@@ -69,7 +69,7 @@ def test_mistakes_are_made_within_the_working_or_between_it_and_the_call():
         if leads_to != right:
             kinds["slip"] += 1
             assert json.loads(turn.arguments) == {"answer": leads_to}, "the call follows the working"
-        elif says_other_result(turn.content, call):
+        elif says_other_result(turn.content, {"tool_calls": call}):
             kinds["other result"] += 1
         else:
             kinds["form"] += 1

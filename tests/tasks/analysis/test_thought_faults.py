@@ -139,10 +139,50 @@ def test_no_text_beside_a_thought_holds_marks(tokenizer: Any, text: str):
         ("I check the ones: 7 + 8 = 15. 47 + 38 = 84.", "85", True),
         ("It is 9007199254740993.", "9007199254740992", True),
         ("47 + 38 = 85. 85 - 60 = 25, 25 - 9 = 16.", "25", True),
+        ('Backwards it spells "tac".', "tac", False),
+        ('Backwards it spells "tca".', "tac", True),
+        ('Backwards it is "tca". No: t a c.', "tac", False),
+        ("So the answer is `Tac`.", "tac", False),
+        ("The answer: \\boxed{\\text{cat}}.", "tac", True),
+        ("What is left is ['-3', '5'].", "['-3', '5']", False),
+        ("What is left is ['-3', '5'].", "['3', '5']", True),
+        ('The word is "cat", backwards tac.', "tac", False),
+        ("It's the cat's turn.", "tac", False),
+        ("Its last letter is `t`, then `a`, then `c`.", "tac", False),
+        ("Its last letter is 't'.", "tac", False),
+        ('The first word is "cat". I turn it round.', "tac", False),
     ],
 )
 def test_a_result_that_is_stated_must_be_the_one_that_is_handed_in(thought: str, answer: Any, other: bool):
-    assert says_other_result(thought, turn(answer)["tool_calls"]) is other
+    assert says_other_result(thought, turn(answer)) is other
+
+
+@pytest.mark.parametrize(
+    ("thought", "arguments", "other"),
+    [
+        ("row = 3, column = 4", {"row": 3, "column": 4}, False),
+        ("row = 3, column = 5", {"row": 3, "column": 4}, True),
+        ("The row is 2. No, row is 3.", {"row": 3, "column": 4}, False),
+        ("row 3 lacks a 5, column 4 too, so 3 + 4 = 7.", {"row": 3, "column": 4}, False),
+        ("column = 5 - 1, row: 3", {"row": 3, "column": 4}, False),
+        ("to = 9", {"to": "Ann", "amount": 4}, False),
+    ],
+)
+def test_of_several_arguments_those_that_the_thought_states_by_name_are_compared(
+    thought: str, arguments: dict[str, Any], other: bool
+):
+    call = {"type": "function", "function": {"name": "answer", "arguments": json.dumps(arguments)}}
+    assert says_other_result(thought, {"role": "assistant", "content": "", "tool_calls": [call]}) is other
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [("85", False), ("84", True), ("The answer is 85.", False), ("The answer is 84.", True), ("Here you are.", False)],
+)
+def test_without_a_call_the_text_is_what_is_handed_in(text: str, other: bool):
+    assert says_other_result('The answer is "tac".', {"role": "assistant", "content": "Backwards it is: tac."}) is False
+    assert says_other_result('The answer is "tac".', {"role": "assistant", "content": "Backwards it is: tca."})
+    assert says_other_result(SUM, {"role": "assistant", "content": text}) is other
 
 
 def test_without_a_tokenizer_what_is_counted_in_tokens_is_not_checked():
