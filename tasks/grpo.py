@@ -43,7 +43,13 @@ from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_ou
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of
-from apprentice.tasks.rollouts.thought_length import TOKENS, shapings, thought_metrics, tokens_of_thoughts
+from apprentice.tasks.rollouts.thought_length import (
+    TOKENS,
+    shapings,
+    thought_metrics,
+    tokens_of_thoughts,
+    turn_limit,
+)
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -141,6 +147,8 @@ def train_grpo(
         thinking = thinking_of(tokenizer)
         wanted = spec.max_completion_length + tokens_of_thoughts(thinking, instance.max_turns)
         most = own["max_completion_length"] = within_context(wanted, folder, tokenizer, instance, used)
+        if thinking and instance.max_turns > 1 and "generation_kwargs" not in spec.args:
+            own["generation_kwargs"] = turn_limit(thinking, spec, most)
         cost = spec.thought_cost if thinking else 0.0
         shaped = shapings(cost, spec.soft_overlong, rollouts, tokenizer, most)
         own["reward_weights"] += [each.weight for each in shaped]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.reasoning_gym import working
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
@@ -251,6 +252,35 @@ def test_thoughts_cost_what_the_recipe_says_beside_the_environments_reward(log: 
 def test_a_rollout_has_room_for_the_thought_beside_its_completion(stages: Stages, log: dict[str, float]):
     assert log["completions/max_length"] > GRPO.max_completion_length
     assert log["completions/max_length"] <= GRPO.max_completion_length + ROOM
+
+
+def test_no_turn_thinks_through_the_budgets_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    game = EnvironmentSpec(name="number", settings={"most": 15, "guesses": 4})
+    real, limits = ROLLOUT_MODES["environment_factory"], []
+
+    def thinking_on(instance: Any, rollouts: Any) -> tuple[type, dict[str, Any]]:
+        trainer_class, how = real(instance, rollouts)
+
+        class ThinkingOn(trainer_class):
+            def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> Any:
+                limits.append((self.max_completion_length, self.generation_config.max_new_tokens))
+                return [self._tokenizer.encode("1 ") * limits[-1][1] for _ in prompt_ids], None
+
+        return ThinkingOn, how
+
+    monkeypatch.setitem(ROLLOUT_MODES, "environment_factory", thinking_on)
+    with local_server("apprentice.envs.serving.serve", "number", "--max-sessions", "4") as url:
+        servers = StandingServers({"number": EnvironmentServer(url=url, sessions=4)}, None)
+        work = RunContext(LocalStore(tmp_path / "artifacts", "toy"), servers, report_to=[])
+        asking = context(work, tmp_path, "questions")
+        counts = questions.body(asking, game, WINDOWS, 4)
+        asked = work.store.publish(Questions, "questions", asking.out, counts, {})
+        making = context(work, tmp_path, "base")
+        made = student.body(making, StudentSpec(build=SMALL, thinking=THINKING), game, asked, 0)
+        base = work.store.publish(BaseStudent, "base", making.out, made, {})
+        grpo.body(context(work, tmp_path, "grpo"), GRPO, base, game, asked, 0)
+    calls = GRPO.max_completion_length
+    assert limits == [(calls + 4 * ROOM, calls + ROOM)], "and after such a turn none follows"
 
 
 # --- evaluation -----------------------------------------------------------------------------------------------------
