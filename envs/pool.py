@@ -55,7 +55,7 @@ class EnvironmentPool:
         self.server = server
         self.say = say
         self.breaker, self.sessions = sessions_with(server, size or server.sessions, say, lease)
-        self._crews: list[Crew[Any, Any]] = []
+        self._working: list[Workers[Any, Any]] = []
         self._opening: Future[Any] | None = None
         self._limit: int | None = None
         self._refusals = 0
@@ -160,15 +160,15 @@ class EnvironmentPool:
 
     def interrupt(self) -> None:
         """Stop what runs on another thread; `map` raises CancelledError there."""
-        start(self._stop_crews())
+        start(self._stop_workers())
 
-    async def _stop_crews(self) -> None:
-        for crew in self._crews:
-            await crew.stop()
+    async def _stop_workers(self) -> None:
+        for workers in self._working:
+            await workers.stop()
 
     async def _shut(self) -> None:
         self.breaker.stop()
-        await self._stop_crews()  # which have finished, or whose results are no longer consumed
+        await self._stop_workers()  # which have finished, or whose results are no longer consumed
         await asyncio.gather(*(session.shut() for session in self.sessions))
 
     def map(self, play: Callable[[Player, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:
@@ -176,10 +176,10 @@ class EnvironmentPool:
 
         Raises what `play` raises, once the items that were running have finished and were yielded; SessionLost.
         """
-        crew = Crew(self, play, items)
-        self._crews.append(crew)
-        running = start(crew.run())
-        while (finished := crew.results.get()) is not None:
+        workers = Workers(self, play, items)
+        self._working.append(workers)
+        running = start(workers.run())
+        while (finished := workers.results.get()) is not None:
             yield finished
         running.result()
 
@@ -221,7 +221,7 @@ _END = object()
 """Marks that no item is left."""
 
 
-class Crew(Generic[I, R]):
+class Workers(Generic[I, R]):
     """One worker per open session; workers are added as the server grants more sessions."""
 
     def __init__(self, pool: EnvironmentPool, play: Callable[[Player, I], R], items: Iterable[I]):

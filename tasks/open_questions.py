@@ -249,13 +249,13 @@ def _as_answered(ask: Callable[[Q], R], questions: Iterable[Q]) -> Iterator[R]:
             except Exception as error:
                 failed.append(error)
 
-    async def crew() -> None:
+    async def all_of_them() -> None:
         try:
             await asyncio.gather(*(work() for _ in range(AT_ONCE)), return_exceptions=True)
         finally:
             results.put([])
 
-    running = start(crew())
+    running = start(all_of_them())
     try:
         while found := results.get():
             yield found[0]
