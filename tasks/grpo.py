@@ -148,7 +148,7 @@ def train_grpo(
         wanted = spec.max_completion_length + tokens_of_thoughts(thinking, instance.max_turns)
         most = own["max_completion_length"] = within_context(wanted, folder, tokenizer, instance, used)
         if thinking and instance.max_turns > 1 and "generation_kwargs" not in spec.args:
-            own["generation_kwargs"] = turn_limit(thinking, spec, most)
+            own["generation_kwargs"] = turn_limit(thinking, spec.max_completion_length, most, spec.generation.engine)
         cost = spec.thought_cost if thinking else 0.0
         shaped = shapings(cost, spec.soft_overlong, rollouts, tokenizer, most)
         own["reward_weights"] += [each.weight for each in shaped]

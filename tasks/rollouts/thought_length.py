@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, tokens_of
 from apprentice.tasks.rollouts.rollouts import LiveRollouts
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import ThinkingSpec
 
 TOKENS = "thought/tokens"
@@ -31,16 +30,16 @@ def tokens_of_thoughts(thinking: ThinkingSpec | None, turns: int) -> int:
     return thinking.max_tokens * turns if thinking else 0
 
 
-def turn_limit(thinking: ThinkingSpec, spec: GrpoSpec, most: int) -> dict[str, int]:
+def turn_limit(thinking: ThinkingSpec, calls: int, most: int, engine: str) -> dict[str, int]:
     """The argument of generation that ends a turn where its thought and its calls have to be over.
 
     Without it a first turn could think through the budgets of all turns, though its own is long over.
 
     Args:
+        calls: Tokens that a rollout has beside its thoughts.
         most: Tokens that a rollout may have.
     """
-    name = "max_tokens" if spec.generation.engine == "vllm" else "max_new_tokens"
-    return {name: min(most, thinking.max_tokens + spec.max_completion_length)}
+    return {"max_tokens" if engine == "vllm" else "max_new_tokens": min(most, thinking.max_tokens + calls)}
 
 
 def thought_metrics(rollouts: LiveRollouts, tokenizer: Any) -> dict[str, float]:
