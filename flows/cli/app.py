@@ -23,6 +23,7 @@ from apprentice.flows.cli.environments import env_app
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.cli.serving import chat, serve
 from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready
+from apprentice.tasks.reporting.errors import Stop
 
 app = typer.Typer(
     add_completion=False,
@@ -137,8 +138,6 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
 
 def _check_follow(follow: int, minutes: float | None, usd: float | None, on: str | None) -> None:
     """Raise Stop for options that do not go together."""
-    from apprentice.tasks.reporting.errors import Stop
-
     if not follow and (minutes is not None or usd is not None):
         raise Stop("--minutes and --usd bound a chain of runs.", "Add --follow N.")
     if follow and on is not None:
@@ -229,7 +228,7 @@ app.command()(view)
 @app.command()
 def status(
     hours: Annotated[float, typer.Option(min=0.0, help="Show failures of the last HOURS.")] = 24.0,
-    json_: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    json_: JSON = False,
 ) -> None:
     """Show the running, waiting and failed runs on Prefect's server, and why."""
     with exit_with_message():
@@ -281,7 +280,6 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
         from apprentice.flows.runtime.servers import open_store
         from apprentice.tasks.artifacts.hub import HubStore
         from apprentice.tasks.reporting.announce import table
-        from apprentice.tasks.reporting.errors import Stop
 
         store = open_store(chosen)
         if not isinstance(store, HubStore):

@@ -27,6 +27,7 @@ from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
 from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready, refused
+from apprentice.tasks.reporting.errors import Stop, broken_package
 
 if TYPE_CHECKING:
     from apprentice.flows.recipe.recipe import Recipe
@@ -171,16 +172,14 @@ def exit_with_message(
     interrupted: str = "Run the same command again: it resumes from the last finished stage.",
 ) -> Iterator[None]:
     """End the command with an error message; `--debug` also shows the traceback."""
-    from apprentice.tasks.reporting.errors import Stop
-
     try:
         yield
     except (SystemExit, typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Stop as stop:
-        _fail(*str(stop).split("\n→ ", 1))
+        _fail(stop)
     except Exception as error:
-        _fail(*_cause_and_remedy(error))
+        _fail(_as_stop(error))
     except BaseException as signaled:  # KeyboardInterrupt, or Prefect's exception for SIGTERM
         if debugging():
             traceback.print_exception(signaled)
@@ -188,42 +187,38 @@ def exit_with_message(
         sys.exit(EXIT_CODE)
 
 
-def _fail(cause: str, remedy: str) -> NoReturn:
+def _fail(stop: Stop) -> NoReturn:
     if debugging():
         traceback.print_exc()
-    Console(highlight=False, soft_wrap=True).print(f"[bold red]{escape(cause)}[/]\n{escape(remedy)}")
+    Console(highlight=False, soft_wrap=True).print(f"[bold red]{escape(stop.cause)}[/]\n{escape(stop.remedy)}")
     sys.exit(1)
 
 
-def _cause_and_remedy(error: Exception) -> tuple[str, str]:
-    """Return one line of cause and one of remedy for an unexpected error, or if the Hub is unreachable."""
-    from apprentice.tasks.reporting.errors import Stop
-
+def _as_stop(error: Exception) -> Stop:
+    """Return what to say of an unexpected error, or of a Hub that is unreachable."""
     try:
         check_certificates()
     except Stop as stop:
-        return stop.cause, stop.remedy
+        return stop
     from huggingface_hub.errors import OfflineModeIsEnabled
     from prefect.exceptions import PrefectHTTPStatusError
 
     from apprentice.tasks.artifacts.hub_client import is_away
-    from apprentice.tasks.reporting.errors import broken_package
     from apprentice.tasks.reporting.owners import denied
 
     if isinstance(error, OfflineModeIsEnabled):
-        return "The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again."
+        return Stop("The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again.")
     if is_away(error):
-        return f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back."
+        return Stop(f"The Hub does not answer ({type(error).__name__}).", "Run again when it is back.")
     if isinstance(error, PrefectHTTPStatusError) and error.response.status_code in (401, 403):
-        stop = refused(error.response.status_code)
-        return stop.cause, stop.remedy
+        return refused(error.response.status_code)
     if stop := broken_package(error):
-        return stop.cause, stop.remedy
+        return stop
     if isinstance(error, OSError) and (stop := denied(error)) is not None:
-        return stop.cause, stop.remedy
+        return stop
     message = shorten(" ".join(str(error).split()), 300, placeholder=" …")
     cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return cause, "This is unexpected: run again with --debug for the traceback, and report it."
+    return Stop(cause, "This is unexpected: run again with --debug for the traceback, and report it.")
 
 
 GONE = (errno.EPIPE, errno.EIO)

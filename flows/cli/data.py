@@ -16,6 +16,7 @@ import typer
 from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, looked_at, prepared
 from apprentice.flows.runtime.prefect_settings import quiet, ready
+from apprentice.tasks.reporting.errors import Stop
 
 ROWS = Annotated[
     str,
@@ -100,7 +101,6 @@ def import_rows(
 def _check_waiting(file: Path, unverified: str) -> None:
     """Raise Stop where no row would wait, or the file has verdicts."""
     from apprentice.tasks.formats.waiting_rows import check_new
-    from apprentice.tasks.reporting.errors import Stop
 
     if unverified != "drop":
         raise Stop(
@@ -162,7 +162,6 @@ def _dataset(
     """The value of `collect.dataset`, on one line. Raises Stop."""
     from apprentice.flows.recipe.loading import given_path
     from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
-    from apprentice.tasks.reporting.errors import Stop
 
     is_here = given_path(rows).exists()
     path, _, revision = (rows, "", "") if is_here else rows.partition("@")
@@ -216,8 +215,6 @@ def export_anything(
         return
     with exit_with_message("Remove the folder and run the command again."):
         if given:
-            from apprentice.tasks.reporting.errors import Stop
-
             raise Stop(
                 f"--quantize, --margin and --set are for models, and {form} is a format of rollouts.",
                 "Leave them out, or choose --format gguf.",
@@ -241,7 +238,6 @@ def _export_rollouts(key: str, store: Path, hub: str | None, form: Any, to: Path
     from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
     from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.formats.exports import export
-    from apprentice.tasks.reporting.errors import Stop
 
     found, named = locate(key, store, hub)
     artifact = node_of(found, named, {}).artifact
@@ -282,12 +278,8 @@ def view(
         quiet()
         from apprentice.flows.recipe.loading import find_recipe
 
-        if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
-            chosen = looked_at(Path(what), set_)
-            from apprentice.flows.view import serve, shown_of_recipe
+        is_recipe = what.endswith((".yaml", ".yml")) or find_recipe(Path(what))
+        chosen = looked_at(Path(what), set_) if is_recipe else None
+        from apprentice.flows.view import serve, shown_of_key, shown_of_recipe
 
-            serve(shown_of_recipe(chosen), port, browser)
-        else:
-            from apprentice.flows.view import serve, shown_of_key
-
-            serve(shown_of_key(what, store, hub), port, browser)
+        serve(shown_of_recipe(chosen) if chosen else shown_of_key(what, store, hub), port, browser)

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from apprentice.flows.cli.common import JSON, SET, STORE, exit_with_message
+from apprentice.flows.cli.serving import watch_model
 from apprentice.flows.runtime.prefect_settings import ready
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.names import EngineName
 
 env_app = typer.Typer(no_args_is_help=True, help="List, serve, check, audit and play the environments.")
@@ -119,7 +121,6 @@ def adopt(
         from apprentice.flows.cli.adopt import adopt as look
         from apprentice.flows.cli.adopt import adoptable
         from apprentice.flows.cli.choice import settings_given
-        from apprentice.tasks.reporting.errors import Stop
 
         if to is not None and to.exists():
             raise Stop(f"{to} exists.", "Choose another name with --to.")
@@ -152,17 +153,13 @@ def play(
     """Play an episode yourself, or watch a model play one. Ctrl-D ends it."""
     with exit_with_message("The episode was abandoned."):
         ready()
-        from apprentice.flows.cli.play_by_hand import open_environment
+        from apprentice.flows.cli.play_by_hand import any_seed, open_environment
+        from apprentice.flows.cli.play_by_hand import play as play_it
 
         if model is not None:
-            from apprentice.flows.cli.serving import watch_model
-
             watch_model(open_environment(name, set_, url, recipe), seed, model, engine, store)
             return
         with open_environment(name, set_, url, recipe) as environment:
-            from apprentice.flows.cli.play_by_hand import any_seed
-            from apprentice.flows.cli.play_by_hand import play as play_it
-
             try:
                 play_it(environment, any_seed() if seed is None else seed)
             except EOFError:
@@ -219,7 +216,6 @@ def wrong_code(given: str, json_: bool) -> Iterator[None]:
     """
     from apprentice.envs.serving.process import ServerFailed
     from apprentice.flows.audit.own_code import code_finding
-    from apprentice.tasks.reporting.errors import Stop
 
     try:
         yield

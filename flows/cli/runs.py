@@ -12,6 +12,7 @@ import typer
 
 from apprentice.flows.cli.common import JSON, RECIPE, SET, exit_with_message, looked_at, prepared
 from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.tasks.reporting.errors import Stop
 
 if TYPE_CHECKING:
     from apprentice.tasks.settings.spec import Window
@@ -195,7 +196,7 @@ def evaluate(
     """Evaluate models on a recipe's environment, and compare them."""
     with exit_with_message():
         chosen = prepared(recipe, set_, runs_flow=True).with_precision()
-        from apprentice.flows.compare_models import check_addresses
+        from apprentice.flows.compare_models import check_addresses, compare_models, inspect_models
         from apprentice.flows.runtime.prefect_server import start_prefect_server
 
         check_addresses([*model, *([base_url] if base_url else [])])
@@ -203,12 +204,8 @@ def evaluate(
         window = _window(chosen.seed_windows().evaluate, spec.questions, seed)
         start_prefect_server()
         if protocol == "inspect":
-            from apprentice.flows.compare_models import inspect_models
-
             report = inspect_models(chosen, model, spec, window, served_student, base_url)
         else:
-            from apprentice.flows.compare_models import compare_models
-
             spec = spec.model_copy(update={"protocol": protocol})
             report = compare_models(chosen, model, spec, window, as_of, served_student, trust_code)
         if json_:
@@ -218,7 +215,6 @@ def evaluate(
 
 def _window(evaluated: "Window", questions: int, seed: int | None) -> "Window":
     """The seeds to ask: the recipe's evaluation window, or as many as there are questions from `seed` on."""
-    from apprentice.tasks.reporting.errors import Stop
     from apprentice.tasks.settings.spec import Window
 
     if seed is not None:

@@ -10,6 +10,7 @@ import typer
 from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.common import HUB, SET, STORE, exit_with_message
 from apprentice.flows.runtime.prefect_settings import ready
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.names import EngineName
 
 MODEL = Annotated[
@@ -49,8 +50,6 @@ def serve(
     """Serve a trained model on 127.0.0.1 by OpenAI's API until Ctrl-C; follow its promotions and rollbacks."""
     with exit_with_message("The server has stopped."):
         ready()
-        from apprentice.tasks.reporting.errors import Stop
-
         if log is None and (log_mask or log_drop):
             raise Stop("--log-mask and --log-drop are for a log.", "Name its file: --log FILE.")
         with no_collection():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import environment_class
-from apprentice.flows.cli.common import _cause_and_remedy
+from apprentice.flows.cli.common import _as_stop
 from apprentice.tasks.artifacts.foreign import readable
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 
@@ -55,9 +55,9 @@ def test_the_command_line_names_it_for_any_error_that_comes_from_it(said: str):
     with pytest.raises(Exception) as failed:  # noqa: PT011 (any)
         import_module("toy_wraps")
     assert isinstance(failed.value, Exception)
-    cause, remedy = _cause_and_remedy(failed.value)
-    assert cause.startswith("The package toy_broken is installed, and importing it fails: ")
-    assert "pip install --force-reinstall toy-broken" in remedy
+    stop = _as_stop(failed.value)
+    assert stop.cause.startswith("The package toy_broken is installed, and importing it fails: ")
+    assert "pip install --force-reinstall toy-broken" in stop.remedy
 
 
 @pytest.mark.parametrize(
