@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.loading import explain, load_recipe
 from apprentice.flows.recipe.of_record import recorded_recipe
-from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import HubSpec, StoreSpec
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.tasks.artifacts.alike import newest_first
@@ -65,7 +64,9 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
     folder = to or Path(f"{named.key}-gguf")
     if folder.exists():
         raise Stop(f"{folder} exists.", "Name a new folder with --to.")
-    recipe = _recipe_of(node, root, hub, overrides)
+    where = StoreSpec(path=root, hub=HubSpec(namespace=hub) if hub else None)
+    recorded = recorded_recipe(node).model_copy(update={"store": where, "report_to": []})
+    recipe = load_recipe(recorded, overrides)
     check_tools(recipe.export.quantize)
     store = open_store(recipe, hub_needed=False)
     model = evaluated_model(node, recipe.environment)
@@ -83,12 +84,6 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
     with disk_errors(folder.absolute().parent):
         _linked(whole, folder)
     return made, folder
-
-
-def _recipe_of(node: Node, root: Path, hub: str | None, overrides: list[str]) -> Recipe:
-    where = StoreSpec(path=root, hub=HubSpec(namespace=hub) if hub else None)
-    recorded = recorded_recipe(node).model_copy(update={"store": where, "report_to": []})
-    return load_recipe(recorded, overrides)
 
 
 def evaluated_model(node: Node, environment: EnvironmentSpec) -> EvaluatedModel:

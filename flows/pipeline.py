@@ -72,13 +72,13 @@ class Pipeline:
     def models(self) -> Models[Checkpoint]:
         """The models that the run has; at first the one to train."""
         if self._models is None:
-            base = self._base or initial_checkpoint(self.run.store, self.recipe) or self._new_student()
+            recipe = self.recipe
+            base = self._base or initial_checkpoint(self.run.store, recipe)
+            if base is None:
+                task = recipe.environment.unscaled()
+                base = new_student(self.run, recipe.student, task, self.questions, self.seed)
             self._models = Models({ModelName.BASE: base})
         return self._models
-
-    def _new_student(self) -> Checkpoint:
-        recipe = self.recipe
-        return new_student(self.run, recipe.student, recipe.environment.unscaled(), self.questions, self.seed)
 
     @property
     def lessons(self) -> Lessons:

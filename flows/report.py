@@ -6,14 +6,16 @@ The report where people look besides its page: pictures and links in Prefect, ta
 """
 
 import json
+import platform
 import resource
 import shutil
+import sys
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from apprentice.flows.boxes import BOXES
 from apprentice.flows.evidence import evidence_of
@@ -43,7 +45,7 @@ from apprentice.tasks.analysis.kinds import (
     places_of_slices,
     slices_of,
 )
-from apprentice.tasks.analysis.thought_faults import Check, check_of
+from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
@@ -66,9 +68,6 @@ from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
-
-if TYPE_CHECKING:
-    from apprentice.flows.pipeline import Pipeline
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""
@@ -114,11 +113,8 @@ def show_in_prefect(folder: Path, text: str, pictures: dict[str, Path]) -> None:
 
 def log_in_trackio(
     spec: TrackioSpec,
-    project: str,
-    seed: int,
     folder: Path,
     report: dict[str, Any],
-    outcome: str,
     played: Models[list[EvaluatedEpisode]],
     pictures: dict[str, Path],
     key: str,
@@ -126,11 +122,11 @@ def log_in_trackio(
     """Log rates, tables, pictures and transcripts as a run of the project. Warns where that fails: the page has all.
 
     Args:
-        outcome: The report's first sentence.
         played: The episodes of each model on the held-out questions.
         key: Of the verdict, which names the run.
     """
-    name = f"report {project} seed {seed} {key[:8]}"
+    project, outcome = report["recipe"], report["ending"]["headline"]
+    name = f"report {project} seed {report['seed']} {key[:8]}"
     page = f"{folder.name}/report.html"
     links = "".join(f"\n- [{what}]({address})" for what, address in report["dashboards"].items())
     try:
@@ -256,17 +252,7 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     (folder / "report.html").write_text(as_report_page(report, episodes, BOXES))
     show_in_prefect(folder, first_screen(text), pictures)
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
-        log_in_trackio(
-            recipe.trackio,
-            recipe.name,
-            recipe.seed,
-            folder,
-            report,
-            ended.headline,
-            played,
-            pictures,
-            artifacts.results.key,
-        )
+        log_in_trackio(recipe.trackio, folder, report, played, pictures, artifacts.results.key)
     return ended
 
 
@@ -300,8 +286,8 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
 
     `measured`: the teacher's slices that have a figure in the page.
     """
-    work, environment = artifacts.stages.run, artifacts.stages.recipe.environment.make()
-    fetch = work.store.fetch
+    stages = artifacts.stages
+    work, environment, fetch = stages.run, stages.recipe.environment.make(), stages.run.store.fetch
     counted, _ = scored({name: read_episodes(fetch(each)) for name, each in artifacts.evaluations.items()})
     held_out_slices: dict[int, list[str]] = {}
     for (slice_name, kind), places in places_of_slices(counted).items():
@@ -320,28 +306,20 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
         for name, each in artifacts.regression_evaluations.items()
         for regression, _, model in [name.rpartition(".")]
     ]
-    lessons = artifacts.stages.learned_from
+    lessons = stages.learned_from
     if not (lessons and lessons.rollouts):
         return [*evaluations, *regressions]
-    texts = frozenset(
-        same_text(row["question"]) for row in used_questions(fetch(artifacts.stages.questions), Purpose.EVALUATE)
-    )
+    texts = frozenset(same_text(row["question"]) for row in used_questions(fetch(stages.questions), Purpose.EVALUATE))
+    thinks = stages.recipe.student.thinking
     teacher = EpisodeSource(
         as_title(_rows_of(work, lessons)),
         "collected",
         fetch(lessons.rollouts) / "rollouts.jsonl",
         texts,
-        _check_of_thoughts(artifacts.stages),
+        check_of(load_tokenizer(fetch(stages.models.base), work.trusted)) if thinks else None,
         lambda _, row: slices_of(row, environment, measured),
     )
     return [*evaluations, *regressions, teacher]
-
-
-def _check_of_thoughts(stages: "Pipeline") -> Check | None:
-    """The filter's check of thoughts; None for a student that answers at once."""
-    if not stages.recipe.student.thinking:
-        return None
-    return check_of(load_tokenizer(stages.run.store.fetch(stages.models.base), stages.run.trusted))
 
 
 def _rows_of(work: RunContext, lessons: Lessons | None) -> Literal["dataset", "teacher"]:
@@ -393,9 +371,6 @@ def _made_from(snapshot: Path, artifact: Artifact) -> dict[str, Any]:
 
 def _device() -> str:
     """Where the stages ran, in words; torch is asked only where a stage loaded it."""
-    import platform
-    import sys
-
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name() if torch and torch.cuda.is_available() else f"{platform.machine()} CPU"
 

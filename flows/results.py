@@ -155,8 +155,9 @@ class Run:
         made = self.report["artifacts"]
         self.models: Models[Model[Any]] = Models(_by_name(store, made["models"]))
         self.evaluations: Models[Rows[Any]] = Models(_by_name(store, made["evaluations"]))
-        self.rollouts: Rows[Any] | None = _by_name(store, {"": made["rollouts"]}).get("")
-        self.kept: Rows[Any] | None = _by_name(store, {"": made["kept"]}).get("")
+        rows = _by_name(store, {name: made[name] for name in ("rollouts", "kept")})
+        self.rollouts: Rows[Any] | None = rows.get("rollouts")
+        self.kept: Rows[Any] | None = rows.get("kept")
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return one row per model: `n` episodes, and the shares `accuracy`, `format_compliance` and `mean_score`, each
@@ -211,12 +212,8 @@ def as_result(store: LocalStore, artifact: Artifact) -> Any:
     """Return the artifact as the kind of result that it is."""
     if isinstance(artifact, Checkpoint):
         return Model(store, artifact)
-    has_rows = any(name.endswith(".jsonl") for name in _files(store, artifact))
-    return (Rows if has_rows else Result)(store, artifact)
-
-
-def _files(store: LocalStore, artifact: Artifact) -> Iterable[str]:
-    return store.record(type(artifact), artifact.key, artifact.revision).files
+    files = store.record(type(artifact), artifact.key, artifact.revision).files
+    return (Rows if any(name.endswith(".jsonl") for name in files) else Result)(store, artifact)
 
 
 def _at(folder: Path) -> tuple[LocalStore, Parent]:

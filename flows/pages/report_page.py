@@ -71,10 +71,10 @@ def closing_lines(report: dict[str, Any]) -> str:
     The folder of the page follows in its own line, for scripts.
     """
     warnings, ended = report["warnings"], report["ending"]
-    lines = [f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", *(f"- {each}" for each in warnings)]
+    listed = f"Warned of {len(warnings)} thing{'s' * (len(warnings) > 1)}:", "\n".join(f"- {each}" for each in warnings)
     return "\n\n".join(
         [
-            *(["\n".join([lines[0], "", *lines[1:]])] if warnings else []),
+            *(listed if warnings else ()),
             f"**{ended['headline']}** {ended['reasons']}",
             ended["next"],
             f"Cost: {_cost(report)}. Duration: {_duration(report['stages'])}. The page is report.html in",
@@ -111,7 +111,6 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
         "guards_at_zero": ", ".join(each.guard for each in verdict.guards if not each.before.accuracy),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
-        "reward_line": _reward_line(verdict.curves),
         "drawings": {
             stage: [curve_of(drawn, _says(verdict.curves, drawn)) for drawn in of_it]
             for stage, of_it in report["curves"].items()
@@ -318,7 +317,7 @@ def as_report_page(report: dict[str, Any], episodes: str, boxes: Mapping[str, Dr
         report | view_of(report),
         **looks("'none'"),
         title=f"{report['recipe']}, seed {report['seed']}",
-        failures=_failures(report),
+        failures=[EvaluatedEpisode.model_validate(each) for each in report["failures"]],
         held_out=HELD_OUT,
         episodes_json=Markup(episodes),
         run_graph=run_graph(report["lineage"], report["stages"], boxes),
@@ -351,10 +350,6 @@ def kind_over_time_rows(over_time: dict[str, Any]) -> list[dict[str, Any]]:
         for kind, of_kind in over_time.items()
         for (step, share), (_, rate) in zip(of_kind["asked"], of_kind["rate"], strict=True)
     ]
-
-
-def _failures(report: dict[str, Any]) -> list[EvaluatedEpisode]:
-    return [EvaluatedEpisode.model_validate(each) for each in report["failures"]]
 
 
 def _with_ends(rate: str, value: float, ci: Mapping[str, Interval]) -> dict[str, float]:
