@@ -3,16 +3,13 @@
 In: a key or a recipe. Out: a server on 127.0.0.1 until it is interrupted, with the table of the report's page.
 """
 
-import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.serving.process import server_settings
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, EpisodeSource
 from apprentice.flows.pages.html import as_title, as_view_page
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.servers import open_store
+from apprentice.flows.runtime.servers import listening, open_store, serve_on
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
@@ -48,21 +45,14 @@ def shown_of_recipe(recipe: Recipe) -> list[Shown]:
 
 def serve(shown: list[Shown], port: int, browser: bool) -> None:
     """Serve the table until Ctrl-C. Raises Stop where the port is taken."""
-    import uvicorn
-
-    try:
-        listener = socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise Stop(f"Port {port} is not available: {error.strerror}.", "Choose another with --port.") from error
-    with listener:
+    with listening(port, "Choose another with --port.") as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         print(f"The episodes are at {url}; stop it with Ctrl-C.", flush=True)
         if browser:
             import webbrowser
 
             webbrowser.open(url)
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(server_settings(app_of(shown))).run(sockets=[listener])
+        serve_on(listener, app_of(shown))
         print("The view has stopped.")
 
 

@@ -10,10 +10,9 @@ import io
 import json
 import os
 import random
-import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,10 @@ from jsonschema import Draft202012Validator
 from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.player import Player
 from apprentice.envs.pool import sessions_with
-from apprentice.envs.serving.process import server_settings
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.cli.choice import environment_of, in_recipe, name_of, recipe_at, server_at, settings_class
-from apprentice.flows.runtime.servers import completed, environment_server
+from apprentice.flows.runtime.servers import completed, environment_server, listening, serve_on
+from apprentice.flows.serving.chat import server_failures
 from apprentice.tasks.episodes.episode import LAST_TEXT, Episode
 from apprentice.tasks.reporting.errors import Stop
 
@@ -37,15 +35,11 @@ def play(player: Player, seed: int, ask: Ask = input, show: Callable[[str], None
     """Play one episode. Raises EOFError or KeyboardInterrupt if the player leaves, Stop if the server fails."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
-    try:
+    with server_failures():
         episode = Episode(player, seed)
         show(f"{episode.player.instructions}\n\n{episode.question}\n")
         while not episode.done:
             _turn(episode, ask, show)
-    except Refused as refused:
-        raise Stop(f"The server refuses the question: {refused}", "Change the settings with --set.") from refused
-    except SessionLost as lost:
-        raise Stop(f"The connection to the server was lost: {lost}.", "Check that it runs, and play again.") from lost
     show(_end_of(episode))
 
 
@@ -168,8 +162,6 @@ def open_environment(name: str, overrides: list[str] | None, url: str | None, re
 
 def serve_environment(name: str, port: int, max_sessions: int) -> None:
     """Serve the environment until Ctrl-C. Raises Stop if it cannot be served here."""
-    import uvicorn
-
     name = name_of(name)
     settings_class(name)
     try:
@@ -178,18 +170,12 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
         raise Stop(f"There is nothing to serve: {none}.", "List them: apprentice env list") from None
     except ExtraMissing as missing:
         raise Stop(f"{name} cannot be served here: {missing}", "Install it, and try again.") from None
-    try:
-        listener = socket.create_server(("127.0.0.1", port), backlog=1024)
-    except OSError as error:
-        raise Stop(
-            f"Port {port} is not available: {error.strerror}.", "Choose another one, or --port 0 for a free one."
-        ) from error
+    listener = listening(port)
     if sys.flags.hash_randomization:  # a question drawn from a set must be the same on every server
         listener.close()
         os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONHASHSEED": "0"})
     with listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         print(f"Serving {name} at {url}, up to {max_sessions} sessions. Stop it with Ctrl-C.", flush=True)
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(server_settings(app)).run(sockets=[listener])
+        serve_on(listener, app)
         print("Stopped.")

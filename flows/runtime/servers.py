@@ -2,15 +2,17 @@
 
 In: a recipe. Out: URLs, a store, a folder. A server starts when a stage first needs it and stops when the run ends: a
 URL in the recipe is used unchanged, an image becomes a container, anything else a child process. The folder is removed
-if the run fails. Also read before anything is bought: the settings that only a server knows, such as the tools of an
-MCP environment, and whether this machine can train what the recipe asks for.
+if the run fails. The server of a command, such as `apprentice view`, ends with Ctrl-C. Also read before anything is
+bought: the settings that only a server knows, such as the tools of an MCP environment, and whether this machine can
+train what the recipe asks for.
 """
 
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +20,15 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
 from apprentice.envs.serving.command import command_server
-from apprentice.envs.serving.process import PORT, USER, ContainerFailed, ServerFailed, container, local_server
+from apprentice.envs.serving.process import (
+    PORT,
+    USER,
+    ContainerFailed,
+    ServerFailed,
+    container,
+    local_server,
+    server_settings,
+)
 from apprentice.envs.wire.metadata import why_foreign
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
@@ -145,6 +155,22 @@ def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
         ) from failed
 
 
+def listening(port: int, remedy: str = "Choose another one, or --port 0 for a free one.") -> socket.socket:
+    """Return a socket of 127.0.0.1. Raises Stop where the port is taken."""
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=1024)
+    except OSError as error:
+        raise Stop(f"Port {port} is not available: {error.strerror}.", remedy) from error
+
+
+def serve_on(listener: socket.socket, app: Any) -> None:
+    """Serve an ASGI application until Ctrl-C."""
+    import uvicorn
+
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(server_settings(app)).run(sockets=[listener])
+
+
 def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = True) -> LocalStore:
     """Return the recipe's store.
 
@@ -238,18 +264,15 @@ def completed(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSp
 def _from_server(spec: EnvironmentSpec, server: EnvironmentServer) -> EnvironmentSpec:
     if foreign := wait_for(why_foreign(server)):
         raise Stop(f"{server.url} cannot be played: {foreign.reason}.", foreign.remedy)
-    session = Session(server.each()[0])
-    try:
-        settings = environment_class(spec.name).completed(spec.settings, session)
-    except (ValueError, Refused, BadReply, SessionLost) as error:
-        cause = " ".join(str(error).split())[:400]
-        raise Stop(
-            f"{server.url} does not tell what {spec.name} needs: {cause}.",
-            "Check its URL and environment.settings; docs/environments.md has both.",
-        ) from error
-    finally:
-        session.close()
-    return spec.with_settings(settings)
+    with closing(Session(server.each()[0])) as session:
+        try:
+            return spec.with_settings(environment_class(spec.name).completed(spec.settings, session))
+        except (ValueError, Refused, BadReply, SessionLost) as error:
+            cause = " ".join(str(error).split())[:400]
+            raise Stop(
+                f"{server.url} does not tell what {spec.name} needs: {cause}.",
+                "Check its URL and environment.settings; docs/environments.md has both.",
+            ) from error
 
 
 def check_hardware(trainings: dict[str, TrainerSpec]) -> None:

@@ -70,7 +70,8 @@ class Speaker:
 
 
 @contextmanager
-def _server_failures() -> Iterator[None]:
+def server_failures() -> Iterator[None]:
+    """Raise Stop where the environment's server fails."""
     try:
         yield
     except Refused as refused:
@@ -81,7 +82,7 @@ def _server_failures() -> Iterator[None]:
 
 def watch(player: Player, seed: int, speaker: Speaker, write: Write) -> Episode:
     """Show how a model plays one episode, and return it. Raises Stop."""
-    with _server_failures():
+    with server_failures():
         episode = Episode(player, seed)
         write(f"{episode.player.instructions}\n\n{episode.question}\n\n")
         while not episode.done:
@@ -99,7 +100,7 @@ def chat(player: Player, seed: int, speaker: Speaker, ask: Callable[[str], str],
     write(f"{player.part(seed).instructions}\n\nAn empty line asks the environment's question; Ctrl-D ends.\n")
     while True:
         text = ask("you: ")
-        with _server_failures():
+        with server_failures():
             episode = Episode(player, seed)
             own = bool(text.strip())
             if own:

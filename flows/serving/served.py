@@ -3,14 +3,12 @@
 In: a recipe's name, whose champion is followed, or a model's key; an engine. Out: a server on 127.0.0.1.
 """
 
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from apprentice.envs.serving.process import server_settings
 from apprentice.flows.recipe.loading import find_recipe, load_recipe
-from apprentice.flows.runtime.servers import open_store
+from apprentice.flows.runtime.servers import listening, open_store, serve_on
 from apprentice.flows.serving.backends import Backends
 from apprentice.flows.serving.proxy import STUDENT, Proxy
 from apprentice.flows.serving.request_log import RequestLog
@@ -49,20 +47,8 @@ def target_of(
     return Target(store, model, chosen, sessions, context)
 
 
-def listening(port: int) -> socket.socket:
-    """Return a socket of 127.0.0.1. Raises Stop where the port is taken."""
-    try:
-        return socket.create_server(("127.0.0.1", port), backlog=1024)
-    except OSError as error:
-        raise Stop(
-            f"Port {port} is not available: {error.strerror}.", "Choose another one, or --port 0 for a free one."
-        ) from error
-
-
 def serve_target(target: Target, port: int, most: int, log: RequestLog | None) -> None:
     """Serve until Ctrl-C. Raises Stop where the port is taken, or the engine does not load the model."""
-    import uvicorn
-
     backends = Backends(target)
     with listening(port) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -74,8 +60,7 @@ def serve_target(target: Target, port: int, most: int, log: RequestLog | None) -
         if log is not None:
             print(f"Requests and answers are written to {log.file}.")
         print("Stop it with Ctrl-C.", flush=True)
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(server_settings(Proxy(backends, most, log).app())).run(sockets=[listener])
+        serve_on(listener, Proxy(backends, most, log).app())
         print("Stopped.")
 
 

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from apprentice.flows import view
 from apprentice.flows.pages.episodes import FIRST
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.runtime import servers
 from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions, Rollouts, SftCheckpoint, Verdict
@@ -175,7 +176,7 @@ def test_a_view_is_served_to_this_machine_until_it_is_interrupted(browser: bool,
     monkeypatch.setattr("uvicorn.Server", Server)
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr(view, "app_of", lambda shown: f"app of {shown}")
-    monkeypatch.setattr(view, "server_settings", lambda app: f"settings of {app}")
+    monkeypatch.setattr(servers, "server_settings", lambda app: f"settings of {app}")
     view.serve([], 0, browser)
     settings, (host, port) = served
     assert (settings, host) == ("settings of app of []", "127.0.0.1")

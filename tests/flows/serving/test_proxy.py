@@ -18,10 +18,10 @@ import pytest
 import uvicorn
 
 from apprentice.envs.serving.process import server_settings
+from apprentice.flows.runtime.servers import listening
 from apprentice.flows.serving.backends import Backends
 from apprentice.flows.serving.proxy import REVISION, Proxy
 from apprentice.flows.serving.request_log import RequestLog
-from apprentice.flows.serving.served import listening
 from apprentice.flows.serving.target import Target
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
