@@ -10,7 +10,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING, is_right
@@ -19,7 +19,6 @@ from apprentice.flows.audit.play.subject import (
     FIRST,
     NO_SCRIPT,
     SEVERAL,
-    SURE,
     AuditedEpisode,
     CheckResult,
     Severity,
@@ -27,6 +26,7 @@ from apprentice.flows.audit.play.subject import (
     check,
     does_not_apply,
     failed,
+    lower_bound,
     passed,
     play,
     replayed,
@@ -250,19 +250,12 @@ def near_miss(subject: Subject) -> CheckResult:
 
 
 def _are_accepted(some: Sequence[NearMiss]) -> bool:
-    counted = [float(each.is_accepted) for each in some]
-    return len(some) >= SEVERAL and _bound(counted) > ACCEPTED
+    return len(some) >= SEVERAL and lower_bound([float(each.is_accepted) for each in some]) > ACCEPTED
 
 
 def _is_text(value: Any) -> bool:
     """Whether a value is text without a digit, which is perhaps a comment if nobody grades it."""
     return isinstance(value, str) and not any(letter.isdigit() for letter in value)
-
-
-def _bound(values: Sequence[float]) -> float:
-    """Return the mean less `SURE` standard errors."""
-    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return mean(values) - SURE * error
 
 
 class Stopped(NamedTuple):
@@ -337,7 +330,7 @@ def _stopped(
     stops = [stop.reward or 0.0 for stop, _, _ in played]
     wrongs = [mean(each.reward or 0.0 for each in missed) for _, missed, _ in played]
     rights = mean(right.reward or 0.0 for _, _, right in played)
-    gain = _bound([stop - other for stop, other in zip(stops, wrongs, strict=True)])
+    gain = lower_bound([stop - other for stop, other in zip(stops, wrongs, strict=True)])
     shown = [(stop, missed[0]) for stop, missed, _ in played]
     return Stopped(calls, mean(stops), mean(wrongs), rights, gain, shown)
 
@@ -354,7 +347,7 @@ def ordered(subject: Subject) -> CheckResult:
             return failed(f"the reward falls from {before:g} to {last:g} at the end", remedy, each.evidence())
     near, far = ([each for each in _missed(subject, played, way) if each.reward is not None] for way in (0, 1))
     if not near or not far:
-        return does_not_apply("no argument of the script's last call can be changed a little")
+        return does_not_apply(UNCHANGED)
     close, apart = (mean(each.reward or 0.0 for each in some) for some in (near, far))
     found = f"a near miss earns {close:.2g} on average, an answer far off {apart:.2g}"
     if close < apart - 0.05:

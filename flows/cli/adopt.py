@@ -6,7 +6,7 @@ cannot be trained on.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from apprentice.flows.audit.play.listed_tasks import are_seeded, tasks_by_level,
 from apprentice.flows.audit.play.question_place import left_out, question_at
 from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
 from apprentice.flows.audit.play.starts import after_a_step, by_seed, few_starts, kind_of_start, without
-from apprentice.flows.audit.play.subject import Needs, Recorded, Subject, take
+from apprentice.flows.audit.play.subject import Check, Needs, Recorded, Subject, take
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import DerivedSetting, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.package_server import package_server
@@ -117,13 +117,10 @@ def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) 
 
 def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
     """Return whether the environment's script is right on any of a server's first questions."""
-    subject = Subject(server, spec, Needs(0, 0, 1), range(SEEDS), sessions=[Recorded(server)])
-    try:
+    with closing(Recorded(server)) as session, suppress(Refused, BadReply, SessionLost):
+        subject = Subject(server, spec, Needs(0, 0, 1), range(SEEDS), sessions=[session])
         return any(is_right(each.reward) for each in subject.scripted)
-    except (Refused, BadReply, SessionLost):
-        return False
-    finally:
-        wait_for(shut(subject.sessions))
+    return False
 
 
 def _by_adapter(
@@ -185,9 +182,9 @@ def _by_adapter(
 def _shared(subject: Subject) -> tuple[str, str] | None:
     """What another session's episode changes of that of a session, and the remedy; None if nothing does."""
     try:
-        if shown := _changed_by_another(subject) or _graded_by_another(subject):
+        if shown := _changed_by_another(subject) or _beside_another(subject, grading):
             return f"all its sessions play one episode ({shown})", ONE_EACH
-        shown = _drawn_by_another(subject)
+        shown = _beside_another(subject, interleaved)
         return (f"its sessions draw from one random generator ({shown})", OWN_DRAW) if shown else None
     except (Refused, BadReply, SessionLost):  # the audit has played it: a second session is no reason to refuse it
         return None
@@ -208,18 +205,12 @@ def _changed_by_another(subject: Subject) -> str:
     return f"state.{of_episode[0]} of one changed with a reset and a step of another" if of_episode else ""
 
 
-def _drawn_by_another(subject: Subject) -> str:
-    if max(subject.sessions[0].resets) >= QUICK:
+def _beside_another(subject: Subject, check: Check) -> str:
+    """What a check finds that plays in two sessions; empty where a reset takes long, or no answer tells them apart."""
+    if max(subject.sessions[0].resets) >= QUICK or (check is grading and len({*subject.questions.values()}) == 1):
         return ""
-    drawn = interleaved.run(subject)
-    return one_line(drawn.found, 200) if drawn.status == "failed" else ""
-
-
-def _graded_by_another(subject: Subject) -> str:
-    if max(subject.sessions[0].resets) >= QUICK or len({*subject.questions.values()}) == 1:
-        return ""
-    graded = grading.run(subject)
-    return graded.found if graded.status == "failed" else ""
+    found = check.run(subject)
+    return one_line(found.found, 200) if found.status == "failed" else ""
 
 
 def _place(server: EnvironmentServer, command: str, granted: int) -> DerivedSetting:

@@ -5,6 +5,7 @@ it follows from; Stop where it begins at random.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from time import monotonic
 from typing import Any
 
@@ -92,10 +93,9 @@ def _seed_by_another_name(server: EnvironmentServer, given: dict[str, Any]) -> d
 
 def _replies(server: EnvironmentServer, session: dict[str, Any], seeds: Sequence[int]) -> list[Reply]:
     """The resets of a session; none where they do not take what is asked."""
-    try:
+    with suppress(Stop):
         return [each.whole for each in first_resets(server, session, seeds)]
-    except Stop:
-        return []
+    return []
 
 
 def _again(server: EnvironmentServer, given: dict[str, Any], one: Reply, *, of_a_session: bool) -> Iterator[str | None]:
@@ -103,13 +103,11 @@ def _again(server: EnvironmentServer, given: dict[str, Any], one: Reply, *, of_a
     is drawn from two is the same three times in a row for every fourth server."""
     until = monotonic() + REPEAT_SECONDS
     seeds = (1 for _ in range(REPEATS) if monotonic() < until)
-    try:
+    with suppress(Stop):  # they end
         if of_a_session:
             yield from (difference(one, each.whole) for each in first_resets(server, given, seeds))
         else:
             yield from (difference(one, first_resets(server, given, (seed,))[0].whole) for seed in seeds)
-    except Stop:  # they end
-        return
 
 
 def _rotation(server: EnvironmentServer, given: dict[str, Any]) -> int:
@@ -141,36 +139,24 @@ def _same_start(one: Reply, other: Reply, unknown: str) -> dict[str, DerivedSett
 def after_a_step(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, DerivedSetting]:
     """A session for each episode, where a reset after a step shows what the first one of a session does not: a count
     of all its steps, or what is left of the episode before."""
-    session = Recorded(server)
-    player = spec.make(session)
-    try:
+    why = "a reset after a step shows another start than the first one of a session"
+    with closing(Recorded(server)) as session, suppress(Refused, BadReply, SessionLost):
+        player = spec.make(session)
         first = play(player, 0, lambda episode: None if episode.turns else any_call(episode)).question
-        if same_text(player.ask(0)) == same_text(first):
-            return {}
-        player.renew()
         if same_text(player.ask(0)) != same_text(first):
-            return {}
-    except (Refused, BadReply, SessionLost):
-        return {}
-    finally:
-        session.close()
-    return {
-        "new_sessions": DerivedSetting(True, "a reset after a step shows another start than the first one of a session")
-    }
+            player.renew()
+            if same_text(player.ask(0)) == same_text(first):
+                return {"new_sessions": DerivedSetting(True, why)}
+    return {}
 
 
 def by_seed(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, DerivedSetting]:
     """Seeds as tasks, where every seed has the same start and the same calls lead elsewhere under another seed."""
-    session = Recorded(server)
-    try:
-        if not lead_elsewhere(without(spec, "one_task").make(session), range(1, 5)):
-            return {}
-    except (Refused, BadReply, SessionLost):
-        return {}
-    finally:
-        session.close()
     why = "every seed has the same start, and the same calls lead elsewhere: each of so many seeds is a task"
-    return {"tasks": DerivedSetting(FEW, why)}
+    with closing(Recorded(server)) as session, suppress(Refused, BadReply, SessionLost):
+        if lead_elsewhere(without(spec, "one_task").make(session), range(1, 5)):
+            return {"tasks": DerivedSetting(FEW, why)}
+    return {}
 
 
 def few_starts(server: EnvironmentServer, spec: EnvironmentSpec) -> dict[str, DerivedSetting]:

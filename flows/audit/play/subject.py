@@ -8,11 +8,11 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -265,6 +265,12 @@ def always(call: Call | None) -> Move:
     return lambda _: call
 
 
+def lower_bound(values: Sequence[float], sure: float = SURE) -> float:
+    """Return the mean less `sure` standard errors; 0.0 of none."""
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return mean(values) - sure * error if values else 0.0
+
+
 @dataclass
 class Subject:
     """A server under audit. `sessions` are open while the checks run; the first two play one episode at a time.
@@ -335,12 +341,8 @@ class Subject:
     @contextmanager
     def made_at(self, opened: Opened) -> Iterator[Player]:
         """Yield the environment in another process, while the block runs."""
-        with opened() as server:
-            session = Recorded(server)
-            try:
-                yield self.spec.make(session)
-            finally:
-                session.close()
+        with opened() as server, closing(Recorded(server)) as session:
+            yield self.spec.make(session)
 
     def question(self, seed: int, place: int = 0) -> str:
         return self.players[place].ask(seed)
