@@ -77,7 +77,10 @@ def run(
     Finished stages are cache hits in the store; an interrupted collection resumes from its last finished episode.
     """
     with exit_with_message():
-        _check_follow(follow, minutes, usd, on)
+        if not follow and (minutes is not None or usd is not None):
+            raise Stop("--minutes and --usd bound a chain of runs.", "Add --follow N.")
+        if follow and on is not None:
+            raise Stop("--follow runs on this machine, and --on schedules one run.", "Leave one of them out.")
         if on is not None:
             _schedule(on, recipe, set_)
         elif follow:
@@ -134,14 +137,6 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     style = "green" if report["ending"]["state"] == "promoted" else "yellow"
     say(closing_lines(report), style)
     print(folder)
-
-
-def _check_follow(follow: int, minutes: float | None, usd: float | None, on: str | None) -> None:
-    """Raise Stop for options that do not go together."""
-    if not follow and (minutes is not None or usd is not None):
-        raise Stop("--minutes and --usd bound a chain of runs.", "Add --follow N.")
-    if follow and on is not None:
-        raise Stop("--follow runs on this machine, and --on schedules one run.", "Leave one of them out.")
 
 
 def _follow_and_show(

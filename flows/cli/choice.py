@@ -9,7 +9,7 @@ looks at.
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ def _entry(name: str) -> dict[str, Any]:
     tools = [tool.name for part in parts for tool in part.tools] if player else tool_names(cls)
     streams = streams_of_parts(parts) if player else [Stream("", *each) for each in cls.streams.items()]
     recipes = recipes_of(name)
-    needed = {name}.union(*(_mixed_in(path) for path in recipes))
+    mixed = (_read(path)["environment"].get("settings", {}).get("parts", {}) for path in recipes)
+    needed = {name, *(part["name"] for parts in mixed for part in parts.values())}
     return {
         "name": name,
         "what": described(name),
@@ -97,11 +98,10 @@ def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
 
 
 def is_installed(name: str) -> bool:
-    try:
+    with suppress(ExtraMissing):
         check_extra(name)
-    except ExtraMissing:
-        return False
-    return True
+        return True
+    return False
 
 
 def recipes_of(name: str) -> list[Path]:
@@ -112,10 +112,6 @@ def recipes_of(name: str) -> list[Path]:
 @cache
 def _read(path: Path) -> dict[str, Any]:
     return read_file(path)[0]
-
-
-def _mixed_in(path: Path) -> set[str]:
-    return {part["name"] for part in _read(path)["environment"].get("settings", {}).get("parts", {}).values()}
 
 
 def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:

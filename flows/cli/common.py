@@ -282,15 +282,10 @@ def report_write_errors() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        if not end.code and (why := _write_error()):
-            print(f"Standard output could not be written: {why}.", file=sys.stderr)
+        sys.stdout.flush()
+        failed = next((each.failed for each in _kept if each.fileno() == 1), None)
+        if not end.code and failed is not None and failed.errno not in GONE:
+            print(f"Standard output could not be written: {failed.strerror}.", file=sys.stderr)
             print("The work is saved: run again with a writable output.", file=sys.stderr)
             sys.exit(1)
         raise
-
-
-def _write_error() -> str | None:
-    """Return why standard output could not be written; None if its reader is gone."""
-    sys.stdout.flush()
-    failed = next((each.failed for each in _kept if each.fileno() == 1), None)
-    return None if failed is None or failed.errno in GONE else failed.strerror

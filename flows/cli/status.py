@@ -31,12 +31,11 @@ from rich.text import Text
 from apprentice.flows.runtime.run_guard import PROCESS
 from apprentice.flows.runtime.work_pool import place_of
 from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_trackio
-from apprentice.tasks.reporting.announce import console, duration_text
+from apprentice.tasks.reporting.announce import console, duration_text, table
 from apprentice.tasks.reporting.errors import Stop
 
 STARTED_STATES = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
-COMMAND = "a command"
 WAITS_FOR = {
     "Late": "a worker of pool {pool}: none has taken it",
     "AwaitingConcurrencySlot": "a run of the same recipe to end",
@@ -51,16 +50,18 @@ SHOWN = ("state", "since", "started by", "where")
 def status(hours: float) -> dict[str, Rows]:
     """Return unfinished runs, failures of the last `hours`, and the workers; the newest first.
 
+    Unfinished are those that have started, wait, or are scheduled within the next hour.
+
     Returns: `runs` of commands and of deployments, `failed`, `workers`, each a list of rows of text.
     """
     with get_client(sync_client=True) as client:
-        flows: dict[Any, str] = {}
-        going = [_row(client, run, flows) for run in _unfinished(client)]
+        soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
+        going = [*_runs(client, STARTED_STATES), *_runs(client, [StateType.SCHEDULED], soon)]
         since = now("UTC") - timedelta(hours=hours)
         wrong = [run for run in _runs(client, WENT_WRONG) if run.end_time is not None and run.end_time > since]
         return {
-            "runs": going,
-            "failed": [_row(client, run, flows) for run in wrong],
+            "runs": _rows(client, going),
+            "failed": _rows(client, wrong),
             "workers": [
                 {
                     "pool": pool.name,
@@ -74,38 +75,31 @@ def status(hours: float) -> dict[str, Rows]:
         }
 
 
-def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
-    """Return runs that have started, wait, or are scheduled within the next hour."""
-    soon = FlowRunFilterNextScheduledStartTime(before_=now("UTC") + timedelta(hours=1))  # type: ignore[arg-type]
-    return _newest_first([*_runs(client, STARTED_STATES), *_runs(client, [StateType.SCHEDULED], soon)])
-
-
 def _runs(
     client: SyncPrefectClient, states: list[StateType], planned: FlowRunFilterNextScheduledStartTime | None = None
 ) -> list[FlowRun]:
     in_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
     of = FlowRunFilter(state=in_state, next_scheduled_start_time=planned)
-    return _newest_first(
-        client.read_flow_runs(flow_run_filter=of, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=100)
-    )
+    return client.read_flow_runs(flow_run_filter=of, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=100)
 
 
-def _newest_first(runs: list[FlowRun]) -> list[FlowRun]:
-    return sorted(runs, key=lambda run: run.start_time or run.expected_start_time or run.created or now("UTC"))[::-1]
+def _rows(client: SyncPrefectClient, runs: list[FlowRun]) -> Rows:
+    """The newest first."""
+    flows = {id_: client.read_flow(id_).name for id_ in {run.flow_id for run in runs}}
+    begun = sorted(runs, key=lambda run: run.start_time or run.expected_start_time or run.created or now("UTC"))
+    return [_row(run, flows[run.flow_id]) for run in reversed(begun)]
 
 
-def _row(client: SyncPrefectClient, run: FlowRun, flows: dict[Any, str]) -> dict[str, str]:
+def _row(run: FlowRun, flow: str) -> dict[str, str]:
     assert run.state is not None
-    if run.flow_id not in flows:
-        flows[run.flow_id] = client.read_flow(run.flow_id).name
     pool, worker = place_of(run)
     why = WAITS_FOR.get(run.state.name or "", "").format(pool=pool)
     return {
         "run": run.name,
-        "flow": flows[run.flow_id],
+        "flow": flow,
         "state": run.state.name or "",
         "since": _ago(run.state.timestamp),
-        "started by": COMMAND if run.deployment_id is None else "a deployment",
+        "started by": "a command" if run.deployment_id is None else "a deployment",
         "where": ", ".join(filter(None, (pool, worker))) or _process_of(run),
         "begun": str(run.run_count),
         "why": " ".join((f"waits for {why}" if why else run.state.message or "").split())[:300],
@@ -127,10 +121,7 @@ def show(found: dict[str, Rows], hours: float) -> None:
     _show_runs("Runs", found["runs"])
     _show_runs(f"Failed in {hours:g} h", found["failed"])
     if found["workers"]:
-        table = Table(*found["workers"][0], title="Workers", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for worker in found["workers"]:
-            table.add_row(*worker.values())
-        console.print(table)
+        table("workers", "Workers", found["workers"])
     else:
         console.print("Workers: none", style="bold")
 
@@ -158,10 +149,6 @@ def _show_runs(title: str, rows: Rows) -> None:
         console.print(Padding(line, (0, 0, 0, 4 if is_narrow else 2)))
         if row["why"]:
             console.print(Padding(Text(row["why"], style="dim"), (0, 0, 0, 4)))
-
-
-SUFFIX = ".db"
-"""Suffix of a project's metrics file."""
 
 
 def show_dashboard(store: Path, project: str | None, port: int | None, browser: bool) -> None:
@@ -208,7 +195,7 @@ def _close(server: Any) -> None:
 
 
 def _check(folder: Path, project: str | None) -> None:
-    known = sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
+    known = sorted(path.stem for path in folder.glob("*.db"))
     if not known:
         raise Stop(
             f"There are no curves in {folder} yet.",
