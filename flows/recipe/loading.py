@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import Node
 
@@ -78,7 +79,7 @@ MAX_BYTES = 65_536
 MAX_VALUES = 50_000
 """Values of a recipe, each alias counted as what it stands for."""
 MAX_DEPTH = 64
-NULL, TIMESTAMP = "tag:yaml.org,2002:null", "tag:yaml.org,2002:timestamp"
+NULL = "tag:yaml.org,2002:null"
 MERGE = "<<"
 
 
@@ -146,8 +147,16 @@ def recipe_text(recipe: dict[str, Any]) -> str:
     return text.getvalue()
 
 
+class _Constructor(SafeConstructor):
+    """Reads dates as text."""
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+
+
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
     yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
     return yaml
 
@@ -211,24 +220,13 @@ def _children(node: Node) -> Iterator[tuple[int | str, Node, Node]]:
 
 def _data(node: Node) -> Any:
     """Return what a node means."""
-    _read_dates_as_text(node, set())
-    yaml = _yaml()
     try:
-        return yaml.constructor.construct_document(node)
+        return _yaml().constructor.construct_document(node)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise NotARecipe((f"line {mark.line + 1}: " if mark else "") + str(error.problem)) from None
     except (ValueError, OverflowError):  # a number of more than 4,300 digits
         raise NotARecipe("a number is too long") from None
-
-
-def _read_dates_as_text(node: Node, seen: set[int]) -> None:
-    if id(node) not in seen:
-        seen.add(id(node))
-        if node.tag == TIMESTAMP:
-            node.ctag = _yaml().resolver.resolve(ScalarNode, "text", (True, False))
-        for _, _, value in _children(node):
-            _read_dates_as_text(value, seen)
 
 
 RENAMED = {"env": "server"}

@@ -165,21 +165,16 @@ def levels_by_label(names: Iterable[str], most: int) -> dict[str, dict[str, Any]
     tried = {name: _tried(name, most) for name in names}
     if wrong := [refused for found, refused in tried.values() if len(found) < LEAST]:
         raise ValueError("; ".join(wrong))
-    return _labelled({name: found for name, (found, _) in tried.items()})
+    return {
+        f"{name.replace('_', '-')}-{level}": {"dataset": name, "config": json.loads(config)}
+        for name, (found, _) in tried.items()
+        for level, config in enumerate(found, 1)
+    }
 
 
 def all_levels(most: int) -> dict[str, dict[str, Any]]:
     """The settings of the levels of every dataset that has at least two."""
-    tried = {name: _tried(name, most)[0] for name in datasets_with_levels()}
-    return _labelled({name: found for name, found in tried.items() if len(found) >= LEAST})
-
-
-def _labelled(levels: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
-    return {
-        f"{name.replace('_', '-')}-{level}": {"dataset": name, "config": json.loads(config)}
-        for name, configs in levels.items()
-        for level, config in enumerate(configs, 1)
-    }
+    return levels_by_label((name for name in datasets_with_levels() if len(_tried(name, most)[0]) >= LEAST), most)
 
 
 @cache
