@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from apprentice.tasks.analysis.comparison import percent
-from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
+from apprentice.tasks.judgement.contents import GateDecision, Rates, VerdictContents
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import code, points
@@ -38,12 +38,13 @@ class Followed(NamedTuple, Generic[R]):
         return VerdictContents.model_validate(self.report)
 
     @property
-    def accuracy(self) -> float:
-        return self.verdict.models.last.accuracy
+    def last(self) -> Rates:
+        """The figures of its last model."""
+        return self.verdict.models.last
 
     @property
-    def format_compliance(self) -> float:
-        return self.verdict.models.last.format_compliance
+    def accuracy(self) -> str:
+        return percent(self.last.accuracy, self.last.ci["accuracy"])
 
     @property
     def reached(self) -> bool:
@@ -62,16 +63,11 @@ class Followed(NamedTuple, Generic[R]):
         return self.report["artifacts"]["models"][self.verdict.models.last_name]["key"]
 
     def row(self, number: int) -> dict[str, str]:
-        last = self.verdict.models.last
-        accuracy = percent(last.accuracy, last.ci["accuracy"])
-        return {"run": str(number), "changed": self.change or "–", "accuracy": accuracy}
+        return {"run": str(number), "changed": self.change or "–", "accuracy": self.accuracy}
 
     def line(self) -> str:
-        last = self.verdict.models.last
         what = self.change or "the recipe as it is"
-        return (
-            f"{what}: {percent(last.accuracy, last.ci['accuracy'])}{', the floor is reached' if self.reached else ''}"
-        )
+        return f"{what}: {self.accuracy}{', the floor is reached' if self.reached else ''}"
 
 
 class NextRun(NamedTuple, Generic[R]):
@@ -145,7 +141,7 @@ def follow(
 
 def best_of(chain: list[Followed[R]]) -> Followed[R]:
     """Return the run that is right most often; among equals the one with more valid calls, then the later one."""
-    return max(chain, key=lambda each: (each.accuracy, each.format_compliance, chain.index(each)))
+    return max(chain, key=lambda each: (each.last.accuracy, each.last.format_compliance, chain.index(each)))
 
 
 def as_sentence(first: Followed[Any], best: Followed[Any], questions: int, found: dict[str, Any]) -> str:

@@ -111,9 +111,16 @@ def lessons_of(
     if recipe.collect.students:
         questions_tried = tried_questions(run, questions)
         stage = evaluate.titled("Tries of the student in {environment}")
-        settings = questions_tried.evaluate, recipe.collect.students, recipe.temperature_of_rollouts
-        played = _tries(recipe.evaluate, *settings)
-        tries = stage(run, played, model, recipe.environment, questions_tried, recipe.seed)
+        plays = EvaluateSpec(
+            questions=questions_tried.evaluate,
+            decoding="sampled",
+            temperature=recipe.temperature_of_rollouts,
+            max_new_tokens=recipe.evaluate.max_new_tokens,
+            batch_size=recipe.evaluate.batch_size,
+            bf16=recipe.evaluate.bf16,
+            samples=recipe.collect.students,
+        )
+        tries = stage(run, plays, model, recipe.environment, questions_tried, recipe.seed)
     rollouts = rollouts_of(run, recipe, questions, tries, rescore)
     before = recipe.round.kept if recipe.round else []
     if rollouts is not None and tries is None and not before:
@@ -126,19 +133,6 @@ def lessons_of(
         mixed = spec, recipe.environment, questions, *given
         kept = mix_thoughts(run, *mixed, model) if recipe.student.thinking else mix_rollouts(run, *mixed)
     return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
-
-
-def _tries(like: EvaluateSpec, questions: int, samples: int, temperature: float) -> EvaluateSpec:
-    """Return how the student plays questions that SFT then learns from."""
-    return EvaluateSpec(
-        questions=questions,
-        decoding="sampled",
-        temperature=temperature,
-        max_new_tokens=like.max_new_tokens,
-        batch_size=like.batch_size,
-        bf16=like.bf16,
-        samples=samples,
-    )
 
 
 def warn_of_limits(

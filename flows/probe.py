@@ -136,7 +136,14 @@ def probe(
     if not probing.questions:
         return Probed(levels, [], [], 0, spec, [], "")
     questions_by_level = [probe_questions(run, level.questions, probing.questions) for level in levels]
-    plays = as_grpo_plays(spec, probing.questions, batch_size)
+    plays = EvaluateSpec(  # answers are drawn as in GRPO
+        questions=probing.questions,
+        decoding="sampled",
+        temperature=spec.temperature,
+        max_new_tokens=spec.max_completion_length,
+        batch_size=batch_size,
+        bf16=spec.bf16,
+    )
     played = []
     for number, (level, questions) in enumerate(zip(levels, questions_by_level, strict=True), 1):
         title = f"Probe of {model.stage}" + (f" on rung {number}" if len(levels) > 1 else "")
@@ -180,18 +187,6 @@ def _in_groups(
             return place, groups, ""
         why[place] = why_stopped(difficulty(groups[-1], spec.signals), of, spec.num_generations)
     return chosen, groups, why[chosen]
-
-
-def as_grpo_plays(spec: GrpoSpec, questions: int, batch_size: int) -> EvaluateSpec:
-    """Return an evaluation whose answers are drawn as in GRPO."""
-    return EvaluateSpec(
-        questions=questions,
-        decoding="sampled",
-        temperature=spec.temperature,
-        max_new_tokens=spec.max_completion_length,
-        batch_size=batch_size,
-        bf16=spec.bf16,
-    )
 
 
 def _show(report: dict[str, Any]) -> None:

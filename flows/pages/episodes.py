@@ -47,17 +47,11 @@ class EpisodeSource(NamedTuple):
     ]
 
 
-class Words:
-    """Texts by number; each has one number."""
+class Words(dict[str, int]):
+    """Texts by number; each has one number, which it gets when it is asked for first."""
 
-    def __init__(self):
-        self.numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.numbers)
+    def __missing__(self, text: str) -> int:
+        return self.setdefault(text, len(self))
 
 
 class Reader:
@@ -84,10 +78,10 @@ class Reader:
             thinks = any(message.get(THOUGHT) for message in read["messages"])
             check = of.thoughts or (check_of() if thinks else None)
             kind = why_dropped(read, of.evaluation_texts, check) or KEPT
-        slices = [self.slices.number(each) for each in of.slices(place, read)]
+        slices = [self.slices[each] for each in of.slices(place, read)]
         tokens = read.get("completion_tokens") or None  # older code did not count those of evaluations
         reward = 1.0 if is_right(read["reward"]) else read["reward"]  # the page compares it with 1
-        return [source, place, read["seed"], sample, reward, self.kinds.number(kind), turns, tokens, slices]
+        return [source, place, read["seed"], sample, reward, self.kinds[kind], turns, tokens, slices]
 
     def head(self) -> dict[str, Any]:
         """The words that rows name by number."""
@@ -135,7 +129,7 @@ def embedded(sources: list[EpisodeSource], first: set[int], budget: int = BUDGET
     transcripts: list[Any] = [None] * len(rows)
     for number in order:
         shown = transcript(lines[number])
-        new = sum(len(json.dumps(text)) for text in texts_of(shown) if text not in texts.numbers) + AROUND
+        new = sum(len(json.dumps(text)) for text in texts_of(shown) if text not in texts) + AROUND
         if spent + new <= budget:
             spent += new
             transcripts[number] = _numbered(shown, texts)
@@ -162,9 +156,9 @@ def texts_of(shown: dict[str, Any]) -> Iterator[str]:
 def _numbered(shown: dict[str, Any], texts: Words) -> list[Any]:
     """A transcript whose texts are numbers: messages as role, content and calls, then correct, faults, facts."""
     messages = [
-        [each["role"], texts.number(each["content"]), *map(texts.number, each["calls"])] for each in shown["messages"]
+        [each["role"], texts[each["content"]], *(texts[call] for call in each["calls"])] for each in shown["messages"]
     ]
-    return [messages, texts.number(shown["correct"]), shown["faults"], shown["facts"]]
+    return [messages, texts[shown["correct"]], shown["faults"], shown["facts"]]
 
 
 FIRST, NEXT = 500, 5000
