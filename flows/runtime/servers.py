@@ -77,7 +77,10 @@ class RunServers:
     def _running(self, name: str, server: EnvironmentServer) -> EnvironmentServer:
         if not server.url:
             if name not in self._local:
-                self._local[name] = self._start(name, server)
+                recipe = self._recipe
+                least = max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.training_sessions())
+                starting = environment_server(name, server, 2 * least, announce.say)
+                self._local[name] = self._started.enter_context(starting)
             server = server.at(*self._local[name])
         return self.with_short_timeouts(server) if self._holds_device else server
 
@@ -91,11 +94,6 @@ class RunServers:
         if self._recipe.is_scripted:
             return self._scripted_teacher
         return self._recipe.teacher.base_url if self._recipe.teacher else None
-
-    def _start(self, name: str, server: EnvironmentServer) -> list[str]:
-        recipe = self._recipe
-        sessions = 2 * max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.training_sessions())
-        return self._started.enter_context(environment_server(name, server, sessions, announce.say))
 
     @cached_property
     def _scripted_teacher(self) -> str:
@@ -129,8 +127,15 @@ def environment_server(
         return
     if server.image:
         say(f"Starting a container of `{server.image}` for {name}.")
-        with _container(server, sessions) as url:
-            yield [url]
+        try:
+            with container(server.image, sessions, server.patience) as url:
+                yield [url]
+        except ContainerFailed as failed:
+            raise Stop(
+                f"The environment's container failed: {failed}.",
+                f"See its output: docker run --rm --user {USER} --publish 127.0.0.1:{PORT}:{PORT} {server.image}. "
+                "Or set server.url or server.local.",
+            ) from failed
         return
     try:
         check_server(name)
@@ -140,19 +145,6 @@ def environment_server(
         raise Stop(f"The environment cannot run here: {missing}", "Or set server.url or server.image.") from None
     with local_server("apprentice.envs.serving.serve", name, "--max-sessions", str(sessions)) as url:
         yield [url]
-
-
-@contextmanager
-def _container(server: EnvironmentServer, sessions: int) -> Iterator[str]:
-    try:
-        with container(server.image, sessions, server.patience) as url:
-            yield url
-    except ContainerFailed as failed:
-        raise Stop(
-            f"The environment's container failed: {failed}.",
-            f"See its output: docker run --rm --user {USER} --publish 127.0.0.1:{PORT}:{PORT} {server.image}. "
-            "Or set server.url or server.local.",
-        ) from failed
 
 
 def listening(port: int, remedy: str = "Choose another one, or --port 0 for a free one.") -> socket.socket:

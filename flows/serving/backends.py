@@ -34,10 +34,6 @@ class Backend:
     model: Checkpoint
     requests: int = 0
 
-    @property
-    def is_alive(self) -> bool:
-        return self.engine.is_alive
-
 
 class Backends:
     """The engine in force.
@@ -82,7 +78,7 @@ class Backends:
         while True:
             await asyncio.sleep(WATCH_S)
             waited += WATCH_S
-            if self.current is None or not self.current.is_alive:
+            if self.current is None or not self.current.engine.is_alive:
                 await self._restart()
             elif waited >= self.target.look_s and self.target.pinned is None:
                 waited = 0.0
@@ -121,7 +117,9 @@ class Backends:
         try:
             wanted = await asyncio.to_thread(self.target.model)
         except Stop as stop:
-            self._say_once(f"The champion's tag is not followed: {stop.cause}")
+            if (said := f"The champion's tag is not followed: {stop.cause}") != self.ended:  # say it once
+                self.ended = said
+                announce.warn(said)
             return
         except Exception as error:
             if not is_away(error):
@@ -151,8 +149,3 @@ class Backends:
                 await asyncio.sleep(WATCH_S)
         finally:
             old.engine.stop()
-
-    def _say_once(self, text: str) -> None:
-        if text != self.ended:
-            self.ended = text
-            announce.warn(text)

@@ -98,7 +98,7 @@ class Proxy:
         from starlette.responses import JSONResponse
 
         current, model = self.backends.current, self.backends.model
-        ready = current is not None and current.is_alive and not self._unwatched
+        ready = current is not None and current.engine.is_alive and not self._unwatched
         return JSONResponse(
             {
                 "status": "ok" if ready else self._unwatched or "starting",
@@ -129,7 +129,7 @@ class Proxy:
         if not isinstance(body, dict):
             return failure(400, "invalid_request_error", "The body is not a JSON object.")
         backend = self.backends.current
-        if backend is None or not backend.is_alive:
+        if backend is None or not backend.engine.is_alive:
             return failure(503, "engine_starting", "The engine is being started again; ask again in some seconds.")
         model = backend.model
         if (wanted := body.get("model", STUDENT)) not in (STUDENT, model.key, model.revision):
@@ -209,7 +209,7 @@ class Proxy:
     async def _why(backend: Backend, error: Exception) -> str:
         """Why an engine broke off: the connection ends a moment before the process is known to have ended."""
         for _ in range(20):
-            if not backend.is_alive:
+            if not backend.engine.is_alive:
                 return f"The engine ended while it answered ({backend.engine.end()}). It is started again; ask again."
             await asyncio.sleep(0.05)
         return f"The engine did not answer ({type(error).__name__}); ask again."

@@ -149,7 +149,12 @@ def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpi
         is_text = len(arguments) == 1 and about.get("type") == "string" and "enum" not in about
         if len(schemas) < 2 or not is_text or not SPEAKS.search(tool["name"]):
             continue
-        calls = [(place + 1 == len(each.calls) and each.ended) for each in played for place in _places(tool, each)]
+        calls = [
+            (place + 1 == len(each.calls) and each.ended)
+            for each in played
+            for place, called in enumerate(each.calls)
+            if called == tool["name"]
+        ]
         if calls and all(calls):
             value = {"tool": tool["name"], "argument": name}
             return {
@@ -158,7 +163,3 @@ def last_text_call(schemas: Sequence[dict[str, Any]], played: Sequence[RandomEpi
                 )
             }
     return {}
-
-
-def _places(tool: dict[str, Any], episode: RandomEpisode) -> list[int]:
-    return [place for place, called in enumerate(episode.calls) if called == tool["name"]]

@@ -10,7 +10,7 @@ import tenacity
 
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.envs.wire.session import ActionRefused, Session
+from apprentice.envs.wire.session import Session
 from apprentice.envs.wire.waiting import wait_for
 
 
@@ -20,14 +20,12 @@ class Recorded(Session):
     Attributes:
         resets, steps: Seconds of each round trip.
         replies: The replies of the running episode; the reset's is the first.
-        refused: How many actions the server has refused.
     """
 
     def __init__(self, server: EnvironmentServer, attempts: int | None = None):
         super().__init__(server)
         if attempts is not None:
             self._retry = self._retry.copy(stop=tenacity.stop_after_attempt(attempts))
-        self.refused = 0
         self.resets: list[float] = []
         self.steps: list[float] = []
         self.replies: list[Reply] = []
@@ -42,9 +40,6 @@ class Recorded(Session):
         start = perf_counter()
         try:
             self.replies.append(super().step(action))
-        except ActionRefused:
-            self.refused += 1
-            raise
         finally:
             self.steps.append(perf_counter() - start)
         return self.replies[-1]

@@ -157,10 +157,8 @@ class Needs(NamedTuple):
         return Needs(rollouts, recipe.evaluate.batch_size, recipe.server.sessions if collect else 0)
 
     def __str__(self) -> str:
-        train = f"training needs {self.train}, " if self.train else ""
-        evaluate = f"an evaluation uses {self.evaluate}, " if self.evaluate else ""
-        collect = f"collection uses {self.collect}" if self.collect else ""
-        return f"{train}{evaluate}{collect}".removesuffix(", ")
+        uses = {"training needs": self.train, "an evaluation uses": self.evaluate, "collection uses": self.collect}
+        return ", ".join(f"{what} {sessions}" for what, sessions in uses.items() if sessions)
 
 
 class Extent(NamedTuple):
