@@ -173,7 +173,10 @@ def set_up(
         template = json.loads(template_of(pool, kind, files).read_text())
         yield f"pool {pool}: {apply_pool(client, pool, kind, template, settings['concurrency_limit'])}"
     for automation in automations(block, outage_minutes):
-        apply_automation(client, automation)
+        if existing := client.read_automations_by_name(automation.name):  # a paused one stays paused
+            client.update_automation(existing[0].id, automation.model_copy(update={"enabled": existing[0].enabled}))
+        else:
+            client.create_automation(automation)
         yield f"automation {automation.name.removeprefix('apprentice: ')}"
 
 
@@ -227,12 +230,3 @@ def automations(block: UUID | None, outage_minutes: float) -> list[AutomationCor
                 each["trigger"]["within"] = outage_minutes * 60
         described += notifications
     return [AutomationCore.model_validate(each) for each in described]
-
-
-def apply_automation(client: SyncPrefectClient, automation: AutomationCore) -> None:
-    """Create the automation, or replace the one with its name; a paused one stays paused."""
-    existing = client.read_automations_by_name(automation.name)
-    if existing:
-        client.update_automation(existing[0].id, automation.model_copy(update={"enabled": existing[0].enabled}))
-    else:
-        client.create_automation(automation)

@@ -222,7 +222,11 @@ def near_miss(subject: Subject) -> CheckResult:
     by_kind: dict[tuple[str, str, str], list[NearMiss]] = defaultdict(list)
     for each in (each for each in tried if each.way != ONE_OFF):
         by_kind[each.right.calls[each.place][0], each.argument, each.way].append(each)
-    accepted = {kind: some for kind, some in by_kind.items() if _are_accepted(some)}
+    accepted = {
+        kind: some
+        for kind, some in by_kind.items()
+        if len(some) >= SEVERAL and lower_bound([each.is_accepted for each in some]) > ACCEPTED
+    }
     free = {kind[:2] for kind in accepted if kind[2] in (MADE_UP, OPTION)}
     is_any_graded = len(free) < len({kind[:2] for kind in by_kind if kind[2] not in TOGETHER})
     comments = {kind[:2] for kind, some in accepted.items() if kind[:2] in free and _is_text(some[0].value)}
@@ -247,10 +251,6 @@ def near_miss(subject: Subject) -> CheckResult:
     remedy += " If it may be anything, ignore this." if is_any_graded and (tool, argument) in free else ""
     shown = wrong[0].played.evidence(), wrong[0].right.evidence()
     return failed(said, remedy, *shown, severity=weight(worst))
-
-
-def _are_accepted(some: Sequence[NearMiss]) -> bool:
-    return len(some) >= SEVERAL and lower_bound([float(each.is_accepted) for each in some]) > ACCEPTED
 
 
 def _is_text(value: Any) -> bool:
@@ -308,11 +308,10 @@ def _wrong_ends(subject: Subject) -> list[tuple[AuditedEpisode, list[AuditedEpis
     for each in near_misses(subject):
         if not each.is_accepted and each.played.reward is not None:
             by_seed[each.right.seed].append(each)
-    found = []
-    for some in by_seed.values():
-        ended = [each.played for each in some if each.played.ended]
-        found.append((some[0].right, ended or [each.played for each in some]))
-    return found
+    return [
+        (some[0].right, [each.played for each in some if each.played.ended] or [each.played for each in some])
+        for some in by_seed.values()
+    ]
 
 
 def _stopped(

@@ -142,21 +142,20 @@ async def _open_all(sessions: list[Recorded]) -> None:
 
 @check("robustness.capacity", "warning", "At its limit the server hangs instead of refusing, so a run waits for long.")
 def capacity(subject: Subject) -> CheckResult:
-    if subject.is_full:
-        return passed(f"it grants {subject.granted} sessions and refuses the next one")
-    wait_for(_open_all(subject.sessions))
-    session = Recorded(subject.server, attempts=1)
-    try:
-        wait_for(session.open())
-    except AtCapacity:
-        subject.is_full = True
-        return passed(f"it grants {subject.granted} sessions and refuses the next one")
-    except SessionLost as lost:
-        remedy = "Refuse it with CAPACITY_REACHED, as OpenEnv's server does."
-        return failed(f"one session more than {subject.granted} is neither granted nor refused: {lost}", remedy)
-    finally:
-        wait_for(shut([session]))
-    return does_not_apply(f"it grants more than the {subject.granted} sessions that were opened")
+    if not subject.is_full:
+        wait_for(_open_all(subject.sessions))
+        session = Recorded(subject.server, attempts=1)
+        try:
+            wait_for(session.open())
+            return does_not_apply(f"it grants more than the {subject.granted} sessions that were opened")
+        except AtCapacity:
+            subject.is_full = True
+        except SessionLost as lost:
+            remedy = "Refuse it with CAPACITY_REACHED, as OpenEnv's server does."
+            return failed(f"one session more than {subject.granted} is neither granted nor refused: {lost}", remedy)
+        finally:
+            wait_for(shut([session]))
+    return passed(f"it grants {subject.granted} sessions and refuses the next one")
 
 
 @check("robustness.growth", "warning", "A run of many thousand episodes slows down, or ends for want of memory.")

@@ -220,10 +220,10 @@ def with_discovered_settings(recipe: Recipe) -> Recipe:
         return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in levels]
 
     trainings = {name: recipe.training(name) for name in recipe.trains_on}
-    regressions = []
-    for regression in recipe.guards:
-        whole = completed(regression.environment, recipe.server_of(regression.environment.name))
-        regressions.append(regression.model_copy(update={"environment": whole}))
+    regressions = [
+        each.model_copy(update={"environment": completed(each.environment, recipe.server_of(each.environment.name))})
+        for each in recipe.guards
+    ]
     environment = completed(recipe.environment, recipe.server)
     changed = dict(
         environment=environment,

@@ -36,15 +36,14 @@ def target_of(
         hub: The namespace on the Hub that has what the folder does not.
         overrides: Of the recipe.
     """
-    chosen = engine_for(engine)
+    chosen, pinned = engine_for(engine), None
     if what is None:
         store = LocalStore(root, only_project(root))
-        return Target(store, None, chosen, sessions, context)
-    if what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
+    elif what.endswith((".yaml", ".yml")) or find_recipe(Path(what)):
         store = open_store(load_recipe(Path(what), overrides), hub_needed=False)
-        return Target(store, None, chosen, sessions, context)
-    store, model = model_of_key(what, root, hub)
-    return Target(store, model, chosen, sessions, context)
+    else:
+        store, pinned = model_of_key(what, root, hub)
+    return Target(store, pinned, chosen, sessions, context)
 
 
 def serve_target(target: Target, port: int, most: int, log: RequestLog | None) -> None:
