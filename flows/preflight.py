@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
@@ -248,9 +249,7 @@ class Preflight:
             if tokenizer is None and checkpoint is not None:
                 tokenizer = load_tokenizer(run.store.fetch(checkpoint), run.trusted)
 
-            def layers() -> Any:
-                return layers_ahead(run, recipe.student, model, checkpoint, tokenizer)
-
+            layers = partial(layers_ahead, run, recipe.student, model, checkpoint, tokenizer)
             check_adapters(trainings, layers, self.trains_here)
             check_trainings(run, trainings, tokenizer, seen[0].environment, recipe.seed, self.trains_here)
         if buys:
@@ -290,8 +289,8 @@ class Preflight:
         first = recipe.seed_windows().collect
         played = [(spec, first, needs) for spec in [recipe.environment, *recipe.level_environments()]]
         regression_needs = Needs(0, recipe.evaluate.batch_size, 0)
-        for index, regression in enumerate(recipe.guards):
-            played.append((regression.environment, recipe.regression_window(index), regression_needs))
+        guards = enumerate(recipe.guards)
+        played += [(each.environment, recipe.regression_window(index), regression_needs) for index, each in guards]
         tasks = []
         for spec, window, needed in played:
             server = recipe.server_of(spec.name)

@@ -159,11 +159,6 @@ def _times(subject: Subject) -> dict[str, list[float]]:
     }
 
 
-def calls_itself(server: EnvironmentServer) -> str:
-    """Return the name in a server's metadata, such as EchoEnvironment; empty if it has none."""
-    return metadata_of(server).name
-
-
 def known_as(name: str) -> str | None:
     """Return the environment that a server or a package of this name plays, such as echo for EchoEnvironment."""
     plain = name.lower().replace("_", "").replace("-", "")
@@ -241,7 +236,7 @@ def _foreign(subject: Subject, found: str) -> CheckResult:
     if _is_adapter(subject):
         return failed(found, "See the server's log: its author has to mend it.")
     spec = subject.spec
-    name = calls_itself(subject.server)
+    name = metadata_of(subject.server).name
     named = f"; its name is {name}" if name else ""
     other = known_as(name)
     served = f", such as: apprentice env serve {spec.name}" if part_of(spec.name, "server") else ""

@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
-from apprentice.flows.audit.connection import calls_itself, known_as
+from apprentice.flows.audit.connection import known_as
 from apprentice.flows.audit.play.subject import CheckFinding, Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.reporting.errors import Stop
@@ -31,7 +32,7 @@ def audited(url: str, named: str) -> Report | str:
         named: The package's name. If no environment has it, the server's own name decides, or it has MCP tools.
     """
     server = EnvironmentServer(url=url)
-    name = known_as(named) or known_as(calls_itself(server)) or "mcp"
+    name = known_as(named) or known_as(metadata_of(server).name) or "mcp"
     try:
         spec = completed(EnvironmentSpec(name=name), server)
     except ValidationError as invalid:

@@ -20,7 +20,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
-from apprentice.flows.audit.connection import answers, calls_itself, known_as, shut
+from apprentice.flows.audit.connection import answers, known_as, shut
 from apprentice.flows.audit.isolation import grading, interleaved
 from apprentice.flows.audit.play.first_resets import BUGS, MENDED, first_resets
 from apprentice.flows.audit.play.guesses import any_call
@@ -95,7 +95,7 @@ def adopt(
 
 def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) -> list[str] | None:
     """Return the recipe of an environment of this project, if one of the server's name plays it."""
-    name = known_as(calls_itself(server))
+    name = known_as(metadata_of(server).name)
     if name is None or name == ANY:
         return None
     spec, _ = environment_of(name)

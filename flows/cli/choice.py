@@ -29,9 +29,10 @@ from apprentice.envs.catalog import (
     known,
 )
 from apprentice.envs.player import Player, TextCall
+from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
-from apprentice.flows.audit.connection import answers, calls_itself, known_as
+from apprentice.flows.audit.connection import answers, known_as
 from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.recipe.loading import RECIPES, explain, load_recipe, override_field, read_file, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
@@ -313,7 +314,7 @@ def chosen_for(
 
 def _named_by(server: EnvironmentServer) -> str:
     """Return the environment that plays a server: one of this project's, by the server's own name, or the adapter."""
-    if (name := known_as(calls_itself(server))) is not None:
+    if (name := known_as(metadata_of(server).name)) is not None:
         return name
     trouble = answers(server)
     if trouble.status == "failed":

@@ -211,7 +211,12 @@ def export_anything(
     given += [*([f"export.margin={margin}"] * (margin is not None)), *(set_ or [])]
     if form == "gguf":
         with exit_with_message("Run the same command again: finished files and episodes are kept."):
-            _export_model(key, store, hub, given, to)
+            ready()
+            with no_collection():
+                from apprentice.flows.exporting import export_gguf
+
+            made, folder = export_gguf(key, store, hub, given, to)
+            print(f"{made.figure}: {made.repository}@{made.key}. The files, their card and Modelfiles are in {folder}.")
         return
     with exit_with_message("Remove the folder and run the command again."):
         if given:
@@ -220,15 +225,6 @@ def export_anything(
                 "Leave them out, or choose --format gguf.",
             )
         _export_rollouts(key, store, hub, form, to)
-
-
-def _export_model(key: str, store: Path, hub: str | None, overrides: list[str], to: Path | None) -> None:
-    ready()
-    with no_collection():
-        from apprentice.flows.exporting import export_gguf
-
-    made, folder = export_gguf(key, store, hub, overrides, to)
-    print(f"{made.figure}: {made.repository}@{made.key}. The files, their card and Modelfiles are in {folder}.")
 
 
 def _export_rollouts(key: str, store: Path, hub: str | None, form: Any, to: Path | None) -> None:

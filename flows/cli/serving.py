@@ -1,7 +1,7 @@
 """`apprentice serve` and `apprentice chat`: a trained model in use."""
 
-import sys
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ MODEL = Annotated[
         "project in the folder of artifacts that has a champion.",
     ),
 ]
+_write = partial(print, end="", flush=True)
 TOKENS = 256
 """Of one answer, by default."""
 ENGINE = Annotated[
@@ -110,8 +111,3 @@ def watch_model(
 
     with opened as player, answering(model, store, None, engine) as endpoint:
         watch(player, any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, _write), _write)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -282,13 +282,10 @@ def _no_call(given: Any, tools: list[dict[str, Any]]) -> str:
         return ""
     if found == ["unknown tool"]:
         return f"it calls {name}, and the tools are {', '.join(tool['function']['name'] for tool in tools)}"
-    return f"it calls {name} with {one_line(json.dumps(arguments), 100)}: {_off_schema(name, arguments, tools)}"
-
-
-def _off_schema(name: str, arguments: dict[str, Any], tools: list[dict[str, Any]]) -> str:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
     schema = next(tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name)
     error = best_match(Draft202012Validator(schema | {"additionalProperties": False}).iter_errors(arguments))
-    return one_line(error.message, 200) if error else "arguments off the schema"
+    off_schema = one_line(error.message, 200) if error else "arguments off the schema"
+    return f"it calls {name} with {one_line(json.dumps(arguments), 100)}: {off_schema}"
