@@ -25,7 +25,7 @@ from apprentice.flows.audit.play.subject import (
     CORRECT,
     TOOL,
     Check,
-    CheckFinding,
+    CheckResult,
     Opened,
     Subject,
     does_not_apply,
@@ -56,19 +56,19 @@ KNOWN = Path(__file__).parent / "known.json"
 class Report(NamedTuple):
     """The result of an audit."""
 
-    findings: list[CheckFinding]
+    findings: list[CheckResult]
     granted: int
     """Sessions that were opened."""
     latency_ms: dict[str, float]
     questions: Sequence[str] = ()
     """The questions of the subject's seeds."""
 
-    def of(self, severity: str) -> list[CheckFinding]:
+    def of(self, severity: str) -> list[CheckResult]:
         """Return the failed checks of a severity."""
         return [each for each in self.findings if each.status == "failed" and each.severity == severity]
 
     @property
-    def wrong(self) -> CheckFinding | None:
+    def wrong(self) -> CheckResult | None:
         return next(iter(self.of("error")), None)
 
     @property
@@ -78,7 +78,7 @@ class Report(NamedTuple):
 
 def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = lambda text: None) -> Report:
     """Make all checks, or the quick ones. `say` is told the name of each before it begins."""
-    findings: list[CheckFinding] = []
+    findings: list[CheckResult] = []
     chosen = [each for each in CHECKS if each.quick or not quick]
     try:
         for place, each in enumerate(chosen, 1):
@@ -106,7 +106,7 @@ def audit(subject: Subject, quick: bool = False, say: Callable[[str], None] = la
     return Report(findings, subject.granted, took, subject.seen.questions if subject.seen else ())
 
 
-def _lost(check: Check, subject: Subject, lost: SessionLost) -> CheckFinding:
+def _lost(check: Check, subject: Subject, lost: SessionLost) -> CheckResult:
     """Return the finding of a check during which the server was lost."""
     fault = subject.fault_in_tried()
     said = str(fault) if fault else f"the server was lost: {lost}"
@@ -114,7 +114,7 @@ def _lost(check: Check, subject: Subject, lost: SessionLost) -> CheckFinding:
     return check._replace(effect=STOPS).finding(failed(said, remedy, severity="error"))
 
 
-def _failure(check: Check, subject: Subject, error: Exception) -> CheckFinding:
+def _failure(check: Check, subject: Subject, error: Exception) -> CheckResult:
     """Return the finding of a check that raised an exception: where the author's code did, or that the check failed."""
     if debugging():
         traceback.print_exception(error)
@@ -126,7 +126,7 @@ def _failure(check: Check, subject: Subject, error: Exception) -> CheckFinding:
     return check._replace(effect="").finding(failed(said, remedy, severity=severity))
 
 
-def _ends(finding: CheckFinding, subject: Subject) -> bool:
+def _ends(finding: CheckResult, subject: Subject) -> bool:
     """Whether nothing further can be judged."""
     if finding.check == sessions.name:
         return not subject.sessions

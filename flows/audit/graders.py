@@ -16,7 +16,7 @@ from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.connection import known_as
-from apprentice.flows.audit.play.subject import CheckFinding, Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import CheckResult, Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.reporting.errors import Stop
 
@@ -76,7 +76,7 @@ class AuditGrader:
         return self._result(status, start, list(_lines(wrong or own)), own, wrong)
 
     def _result(
-        self, status: str, start: float, evidence: list[str], own: list[CheckFinding] | None = None, wrong: Any = ()
+        self, status: str, start: float, evidence: list[str], own: list[CheckResult] | None = None, wrong: Any = ()
     ) -> Any:
         report, types = import_module("openenv.validation.report"), import_module("openenv.validation.types")
         return report.CheckResult(
@@ -89,7 +89,7 @@ class AuditGrader:
         )
 
 
-def _lines(findings: list[CheckFinding]) -> list[str]:
+def _lines(findings: list[CheckResult]) -> list[str]:
     return [line for each in findings for line in (f"{each.check}: {each.found}", *map(str, each.evidence))]
 
 

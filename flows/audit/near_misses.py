@@ -9,7 +9,8 @@ has values of all.
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -81,24 +82,11 @@ def near_misses(subject: Subject) -> list[NearMiss]:
     """
     if subject.near_misses is None:
         right = [each for each in subject.scripted if is_right(each.reward) and each.calls]
-        planned = [change for each in right for change in _changes(each, right, _properties(subject))]
-        subject.tried = [(each.right.seed, each.calls) for each in planned]
-        episodes = subject.play_all([(each.right.seed, replayed(each.calls)) for each in planned])
-        subject.near_misses = [
-            NearMiss(each.right, each.place, each.argument, each.way, episode)
-            for each, episode in zip(planned, episodes, strict=False)
-        ]
+        planned = [(each.seed, *change) for each in right for change in _changes(each, right, _properties(subject))]
+        subject.tried = [(seed, calls) for seed, calls, _ in planned]
+        episodes = subject.play_all([(seed, replayed(calls)) for seed, calls in subject.tried])
+        subject.near_misses = [made_of(played) for (*_, made_of), played in zip(planned, episodes, strict=False)]
     return subject.near_misses
-
-
-class PlannedMiss(NamedTuple):
-    """A near miss that is to be played."""
-
-    right: AuditedEpisode
-    place: int
-    argument: str
-    way: str
-    calls: list[Call]
 
 
 def _properties(subject: Subject) -> dict[str, dict[str, Any]]:
@@ -109,8 +97,8 @@ def _properties(subject: Subject) -> dict[str, dict[str, Any]]:
 
 def _changes(
     each: AuditedEpisode, right: Sequence[AuditedEpisode], schemas: Mapping[str, dict[str, Any]]
-) -> Iterator[PlannedMiss]:
-    """Yield an episode's near misses: of the last call that has some."""
+) -> Iterator[tuple[list[Call], Callable[[AuditedEpisode], NearMiss]]]:
+    """Yield the calls of an episode's near misses, and what makes one of its episode: of the last call that has any."""
     for place in reversed(range(len(each.calls))):
         tool, given = each.calls[place]
         properties = schemas.get(tool, {})
@@ -124,9 +112,8 @@ def _changes(
         for names, way, others in found:
             changed = given | others
             if changed != given:
-                yield PlannedMiss(
-                    each, place, names, way, [*each.calls[:place], (tool, changed), *each.calls[place + 1 :]]
-                )
+                calls = [*each.calls[:place], (tool, changed), *each.calls[place + 1 :]]
+                yield calls, partial(NearMiss, each, place, names, way)
         if found:
             return
 

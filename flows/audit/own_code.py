@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from apprentice.envs.catalog import environment_class, game_of, known, module_of, policy_of, server_app
 from apprentice.envs.game import SAY, takes_text
@@ -31,7 +31,6 @@ from apprentice.flows.audit.play.subject import (
     TOOL,
     AuditedEpisode,
     CheckEvidence,
-    CheckFinding,
     CheckResult,
     Subject,
     check,
@@ -58,23 +57,14 @@ def _is_range(value: Any) -> bool:
     return numbers and all(map(isfinite, value)) and value[0] < value[1]
 
 
-class Wanted(NamedTuple):
-    """An attribute that every environment has."""
-
-    name: str
-    what: str
-    fits: Callable[[Any], bool]
-
-
-WANTED = (
-    Wanted("version", "a text", _is_text),
-    Wanted("instructions", "a text", _is_str),
-    Wanted(
-        "max_turns", "a whole number, 1 or more", lambda n: isinstance(n, int) and not isinstance(n, bool) and n > 0
-    ),
-    Wanted("phrases", "a tuple of texts", lambda given: isinstance(given, tuple | list) and all(map(_is_str, given))),
-    Wanted("reward_range", "two numbers, the lower one first", _is_range),
-)
+WANTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "version": ("a text", _is_text),
+    "instructions": ("a text", _is_str),
+    "max_turns": ("a whole number, 1 or more", lambda n: isinstance(n, int) and not isinstance(n, bool) and n > 0),
+    "phrases": ("a tuple of texts", lambda given: isinstance(given, tuple | list) and all(map(_is_str, given))),
+    "reward_range": ("two numbers, the lower one first", _is_range),
+}
+"""What every attribute of an environment is, and whether a value is that."""
 
 
 def declared_fault(name: str, settings: Mapping[str, Any]) -> Fault | None:
@@ -91,7 +81,7 @@ def declared_fault(name: str, settings: Mapping[str, Any]) -> Fault | None:
         if getattr(author, "__abstractmethods__", None):
             return fault_at(author, f"it has no {', '.join(sorted(author.__abstractmethods__))}")
         made = cls(cls.Settings.model_validate(dict(settings)))
-        for attribute, what, fits in WANTED:
+        for attribute, (what, fits) in WANTED.items():
             if not fits(value := getattr(made, attribute)):
                 said = f"{attribute} is {one_line(repr(value), 100)}, not {what}"
                 return fault_at(author, said, attribute)
@@ -105,10 +95,10 @@ def declared_fault(name: str, settings: Mapping[str, Any]) -> Fault | None:
 def declared(subject: Subject) -> CheckResult:
     if fault := declared_fault(subject.spec.name, subject.spec.settings):
         return failed(str(fault), CORRECT)
-    return passed(f"{', '.join(each.name for each in WANTED)} are what they should be")
+    return passed(f"{', '.join(WANTED)} are what they should be")
 
 
-def code_finding(given: str, error: Exception) -> CheckFinding | None:
+def code_finding(given: str, error: Exception) -> CheckResult | None:
     """Return what is wrong with the code of an environment that cannot be imported, described or served.
 
     Args:

@@ -26,7 +26,7 @@ from apprentice.envs.folders import add
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import CHECKS, KNOWN, audit
-from apprentice.flows.audit.play.subject import CheckFinding, Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import CheckResult, Extent, Needs, Subject
 from apprentice.flows.cli.choice import settings_from_a_recipe
 from apprentice.flows.runtime.servers import completed
 from tests.bench.textarena_game import made_here
@@ -68,7 +68,7 @@ class Audited(NamedTuple):
     """What was found about a case; `trouble`: why it could not be played."""
 
     case: Case
-    findings: list[CheckFinding]
+    findings: list[CheckResult]
     questions: str
     seconds: float
 
@@ -125,7 +125,7 @@ def audited(case: Case) -> Audited:
     return Audited(case, report.findings, questions, perf_counter() - start)
 
 
-def wrong(one: Audited) -> list[CheckFinding]:
+def wrong(one: Audited) -> list[CheckResult]:
     """The failed checks, errors first; not those of a server."""
     found = [each for each in one.findings if each.status == "failed" and each.severity != "note"]
     return sorted((each for each in found if each.check not in PER_SERVER), key=lambda each: each.severity)
@@ -148,7 +148,7 @@ def as_known(results: list[Audited]) -> list[dict[str, Any]]:
     ]
 
 
-def runnable(one: Audited, finding: CheckFinding) -> str:
+def runnable(one: Audited, finding: CheckResult) -> str:
     """A command that shows the finding's evidence without this project, where there is one."""
     if not finding.evidence or one.case.environment not in ("reasoning_gym", GAME.stem):
         return ""
@@ -161,7 +161,7 @@ def runnable(one: Audited, finding: CheckFinding) -> str:
     return f'python -c "import reasoning_gym; {made}print({shown})"'.replace("|", "\\|")
 
 
-def _in_textarena(game: str, finding: CheckFinding) -> str:
+def _in_textarena(game: str, finding: CheckResult) -> str:
     """A command that makes the game, and plays the moves of the evidence; beside another game where that matters."""
     seed, calls, _ = finding.evidence[0]
     moves = [str(given.get("move", "")) for _, given in calls]

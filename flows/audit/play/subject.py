@@ -73,45 +73,34 @@ class CheckEvidence(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """The result of a check's function."""
-
-    status: Status
-    found: str
-    evidence: tuple[CheckEvidence, ...] = ()
-    remedy: str = ""
-    severity: Severity | None = None
-    """Where it differs from the check's own."""
-    may_pass: bool = False
-
-
-def passed(found: str) -> CheckResult:
-    return CheckResult("passed", found)
-
-
-def failed(found: str, remedy: str, *evidence: CheckEvidence, severity: Severity | None = None) -> CheckResult:
-    return CheckResult("failed", found, evidence, remedy, severity)
-
-
-def does_not_apply(why: str) -> CheckResult:
-    return CheckResult("does not apply", why)
-
-
-class CheckFinding(NamedTuple):
     """One check's result."""
 
     check: str
+    """Its name; this, the effect and the usual severity are the check's to say, not its function's."""
     status: Status
-    severity: Severity
+    severity: Severity | None
     found: str
-    evidence: tuple[CheckEvidence, ...]
-    effect: str
+    evidence: tuple[CheckEvidence, ...] = ()
+    effect: str = ""
     """What a failure does to a training; empty unless it failed."""
-    remedy: str
+    remedy: str = ""
     may_pass: bool = False
     """Whether it may pass later by itself, such as a server that is starting or a Space that wakes up."""
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict() | {"evidence": [each._asdict() | {"text": str(each)} for each in self.evidence]}
+
+
+def passed(found: str) -> CheckResult:
+    return CheckResult("", "passed", None, found)
+
+
+def failed(found: str, remedy: str, *evidence: CheckEvidence, severity: Severity | None = None) -> CheckResult:
+    return CheckResult("", "failed", severity, found, evidence, remedy=remedy)
+
+
+def does_not_apply(why: str) -> CheckResult:
+    return CheckResult("", "does not apply", None, why)
 
 
 class Check(NamedTuple):
@@ -123,10 +112,9 @@ class Check(NamedTuple):
     quick: bool
     run: "Callable[[Subject], CheckResult]"
 
-    def finding(self, verdict: CheckResult) -> CheckFinding:
-        status, found, evidence, remedy, severity, may_pass = verdict
-        effect = self.effect if status == "failed" else ""
-        return CheckFinding(self.name, status, severity or self.severity, found, evidence, effect, remedy, may_pass)
+    def finding(self, verdict: CheckResult) -> CheckResult:
+        effect = self.effect if verdict.status == "failed" else ""
+        return verdict._replace(check=self.name, severity=verdict.severity or self.severity, effect=effect)
 
 
 def check(

@@ -14,7 +14,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import sessions, shut, wire
-from apprentice.flows.audit.play.subject import Check, CheckFinding, Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import Check, CheckResult, Extent, Needs, Subject
 
 GAMES = Path(__file__).parent / "games"
 
@@ -29,7 +29,7 @@ class Served:
         spec = EnvironmentSpec(name=self.name, settings={"fault": fault})
         return Subject(self.server, spec, Needs(0, 0, 4), extent=Extent(seeds, 16, seconds))
 
-    def finding(self, fault: str, check: Check) -> CheckFinding:
+    def finding(self, fault: str, check: Check) -> CheckResult:
         """Make one check alone."""
         looked_at = self.subject(fault)
         sessions.run(looked_at)
@@ -39,7 +39,7 @@ class Served:
         finally:
             wait_for(shut(looked_at.sessions))
 
-    def failed(self, fault: str, seeds: int = 4, seconds: float = 0.4) -> list[CheckFinding]:
+    def failed(self, fault: str, seeds: int = 4, seconds: float = 0.4) -> list[CheckResult]:
         """Make all checks, and return those that fail."""
         report = audit(self.subject(fault, seeds, seconds))
         return [each for each in report.findings if each.status == "failed"]

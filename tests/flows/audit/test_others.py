@@ -11,7 +11,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.play.guesses import any_value
-from apprentice.flows.audit.play.subject import CheckFinding, Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import CheckResult, Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from tests.envs.published import oddities
 from tests.envs.published.parity import app, parity
@@ -66,7 +66,7 @@ def test_seeds_that_no_start_shows_can_be_tasks():
     assert "environment.tasks: 100" in remedy
 
 
-def judged(served: Callable[[], Any], settings: dict[str, Any], quick: bool) -> dict[str, CheckFinding]:
+def judged(served: Callable[[], Any], settings: dict[str, Any], quick: bool) -> dict[str, CheckResult]:
     with serving(served()) as url:
         server = EnvironmentServer(url=url, message_timeout=60)
         spec = completed(EnvironmentSpec(settings=settings), server)

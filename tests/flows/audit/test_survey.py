@@ -8,7 +8,7 @@ from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
 from apprentice.envs.folders import FOLDERS
 from apprentice.envs.wire.reply import one_line
 from apprentice.flows.audit.audit import CHECKS, KNOWN, found_before
-from apprentice.flows.audit.play.subject import CheckEvidence, CheckFinding
+from apprentice.flows.audit.play.subject import CheckEvidence, CheckResult
 from tests.bench.audit import (
     GAME as GAME_FILE,
 )
@@ -30,8 +30,8 @@ from tests.bench.audit import (
 from tests.bench.textarena_game import TextArenaGame, made_here
 
 SHOWN = CheckEvidence(3, (("answer", {"answer": "yes"}),), "reward 1")
-EXPLOIT = CheckFinding("reward.exploit", "failed", "error", "yes earns 0.5", (SHOWN,), "GRPO finds this.", "Score it.")
-FULL = CheckFinding("robustness.capacity", "failed", "warning", "it hangs", (), "It waits.", "Refuse.")
+EXPLOIT = CheckResult("reward.exploit", "failed", "error", "yes earns 0.5", (SHOWN,), "GRPO finds this.", "Score it.")
+FULL = CheckResult("robustness.capacity", "failed", "warning", "it hangs", (), "It waits.", "Refuse.")
 ONE = Audited(Case("Reasoning Gym", "reasoning_gym", {"dataset": "gcd"}), [EXPLOIT, FULL], "200 seeds", 2.0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.flows.audit.play.subject import CheckEvidence, CheckFinding
+from apprentice.flows.audit.play.subject import CheckEvidence, CheckResult
 from apprentice.flows.cli.environments import print_findings, print_sentence
 
 FOUND = (
@@ -13,10 +13,10 @@ REMEDY = "Let a wrong last call earn no less than the stop, or give no reward fo
 SHOWN = CheckEvidence(3, (("find", {"name": "Ada"}), ("refund", {"order": "O-1663", "amount": 79})), "reward 0")
 EFFECT = "GRPO learns to break off: it earns more than a call that may be wrong."
 FINDINGS = [
-    CheckFinding(
+    CheckResult(
         "robustness.given_back", "does not apply", "error", "how many sessions it grants is not known", (), "", ""
     ),
-    CheckFinding("reward.stopping", "failed", "error", FOUND, (SHOWN, SHOWN), EFFECT, REMEDY),
+    CheckResult("reward.stopping", "failed", "error", FOUND, (SHOWN, SHOWN), EFFECT, REMEDY),
 ]
 
 
