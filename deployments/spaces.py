@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -38,12 +38,6 @@ GENERATED = ("server/app.py", "openenv.yaml", "pyproject.toml", "models.py", "cl
 TEMPLATES = Environment(
     loader=PackageLoader("apprentice.deployments", "space"), undefined=StrictUndefined, keep_trailing_newline=True
 )
-
-
-class Classes(NamedTuple):
-    environment: str
-    action: str
-    observation: str
 
 
 COPIED = {"game": "rules", "policy": "policy", "game_server": "game_server"}
@@ -140,15 +134,18 @@ def _with_neighbours(file: Path) -> dict[str, str]:
 
 def values_of(name: str) -> dict[str, Any]:
     folder, one, game_file = folder_of(name), game_of(name), server_files(name).get("game.py", "")
-    game = Classes(f"{one.__name__}Server", "Move", "Seen") if one else classes_in(game_file)
+    environment, action, observation = (f"{one.__name__}Server", "Move", "Seen") if one else classes_in(game_file)
     debian, needed = folder / "packages.txt", requirements(name)
-    return game._asdict() | {
+    return {
+        "environment": environment,
+        "action": action,
+        "observation": observation,
         "name": name,
         "about": inspect.getdoc(inspect.getmodule(one)) if one else "",
         "takes_text": one is not None and takes_text(one),
         "module": f"apprentice_env_{name}",
         "description": json.dumps(described(name), ensure_ascii=False),
-        "client": (one.__name__ if one else game.observation.removesuffix("Observation")) + "Env",
+        "client": (one.__name__ if one else observation.removesuffix("Observation")) + "Env",
         "capacity": CAPACITY,
         "debian": " ".join(debian.read_text().split()) if debian.exists() else "",
         "requirements": needed,
@@ -156,8 +153,8 @@ def values_of(name: str) -> dict[str, Any]:
     }
 
 
-def classes_in(text: str) -> Classes:
-    """Return the class names in `class X(Environment[Action, Observation, State])`.
+def classes_in(text: str) -> tuple[str, str, str]:
+    """Return the names X, Action and Observation in `class X(Environment[Action, Observation, State])`.
 
     Does not import the module, so its optional dependencies need not be installed.
     """
@@ -165,7 +162,7 @@ def classes_in(text: str) -> Classes:
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Subscript) and ast.unparse(base.value) == "Environment":
                 action, observation, _ = ast.unparse(base.slice).strip("()").split(", ")
-                return Classes(node.name, action, observation)  # type: ignore[union-attr]
+                return node.name, action, observation  # type: ignore[union-attr]
     raise ValueError("the server has no class that inherits Environment[Action, Observation, State]")
 
 

@@ -7,7 +7,6 @@ questions come from the records; nothing is trained, and no Prefect server is ne
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -30,16 +29,6 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.exported import read_export
 from apprentice.tasks.serving.gguf import build, check_exportable, check_tools
 from apprentice.tasks.settings.spec import EvaluateSpec
-
-
-class EvaluatedModel(NamedTuple):
-    """A model and how it was evaluated, from the records."""
-
-    checkpoint: Checkpoint
-    evaluation: Evaluation
-    questions: Questions
-    spec: EvaluateSpec
-    environment: EnvironmentSpec
 
 
 def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to: Path | None) -> tuple[Exported, Path]:
@@ -69,15 +58,12 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
     recipe = load_recipe(recorded, overrides)
     check_tools(recipe.export.quantize)
     store = open_store(recipe, hub_needed=False)
-    model = evaluated_model(node, recipe.environment)
-    source = store.fetch(model.checkpoint)
+    spec, checkpoint, evaluation, environment, questions = evaluated_model(node, recipe.environment)
+    source = store.fetch(checkpoint)
     check_exportable(source, load_tokenizer(source, [recipe.student]), key)
     with RunServers(recipe) as servers:
         run = RunContext(store, servers, **recipe.for_work())
-        made = export(
-            *(run, recipe.export, model.spec, model.checkpoint, model.evaluation, model.environment, model.questions),
-            build(),
-        )
+        made = export(run, recipe.export, spec, checkpoint, evaluation, environment, questions, build())
     store.gather()
     whole = store.fetch(made)
     announce.table("exported", f"{key} in llama.cpp", read_export(whole).rows())
@@ -86,8 +72,13 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
     return made, folder
 
 
-def evaluated_model(node: Node, environment: EnvironmentSpec) -> EvaluatedModel:
-    """Return the trained model behind a release, or the model itself, with its evaluation. Raises Stop."""
+def evaluated_model(
+    node: Node, environment: EnvironmentSpec
+) -> tuple[EvaluateSpec, Checkpoint, Evaluation, EnvironmentSpec, Questions]:
+    """Return the trained model behind a release, or the model itself, and how it was evaluated, from the records.
+
+    Raises Stop.
+    """
     trained = node.inputs.get("trained", node) if node.is_a(Release) else node
     evaluation = _evaluation_of(trained, environment)
     if evaluation is None:
@@ -107,7 +98,7 @@ def evaluated_model(node: Node, environment: EnvironmentSpec) -> EvaluatedModel:
     assert isinstance(checkpoint, Checkpoint)
     assert isinstance(judged, Evaluation)
     assert isinstance(questions, Questions)
-    return EvaluatedModel(checkpoint, judged, questions, EvaluateSpec.model_validate(settings["spec"]), played_in)
+    return EvaluateSpec.model_validate(settings["spec"]), checkpoint, judged, played_in, questions
 
 
 def _evaluation_of(model: Node, environment: EnvironmentSpec) -> Node | None:

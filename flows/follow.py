@@ -70,15 +70,6 @@ class Followed(NamedTuple, Generic[R]):
         return f"{what}: {self.accuracy}{', the floor is reached' if self.reached else ''}"
 
 
-class NextRun(NamedTuple, Generic[R]):
-    """What is tried next."""
-
-    field: str
-    change: str
-    """The field and its value, for people."""
-    recipe: R
-
-
 class FollowBudget(NamedTuple):
     """What a chain of runs may take. None sets no limit."""
 
@@ -128,14 +119,16 @@ def follow(
         if isinstance(step, str):
             announce.say(f"No further run: {step}.")
             return chain
-        announce.say(f"Following: {step.change}.")
-        tried.add(step.field)
+        advice, changed = step
+        change = f"{advice['field']}: {advice['value']}"
+        announce.say(f"Following: {change}.")
+        tried.add(advice["field"])
         try:
-            chain.append(finished(step.recipe, step.change))
+            chain.append(finished(changed, change))
         except Stop as stop:  # such as a model that cannot be downloaded: the runs before it stand
-            announce.warn(f"{step.change} could not be followed: {' '.join(str(stop).split())}")
+            announce.warn(f"{change} could not be followed: {' '.join(str(stop).split())}")
             continue
-        follows = {"after": begun_from.folder.name, "change": step.change}
+        follows = {"after": begun_from.folder.name, "change": change}
         (chain[-1].folder / FOLLOWS).write_text(json.dumps(follows) + "\n")
 
 
@@ -153,8 +146,10 @@ def as_sentence(first: Followed[Any], best: Followed[Any], questions: int, found
     return f"On {questions:,} questions that no choice saw, {best.folder.name} {verb} {first.folder.name}: {by}."
 
 
-def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried: Collection[str]) -> NextRun[R] | str:
-    """Return the first change that a run advises and that was not tried, or why there is none."""
+def _next(
+    last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried: Collection[str]
+) -> tuple[dict[str, Any], R] | str:
+    """Return the first advice of a run that was not tried, with the recipe that it leads to, or why there is none."""
     why = "nothing is left to try"
     for advice in last.report["ending"]["advised"]:
         if advice["field"] in tried:
@@ -163,9 +158,7 @@ def _next(last: Followed[R], with_overrides: Callable[[R, list[str]], R], tried:
             return f"only a person can choose {code(advice['field'])} ({advice['why'].rstrip('.')})"
         try:
             overrides = [f"{path}={json.dumps(value)}" for path, value in advice["changes"].items()]
-            changed = with_overrides(last.recipe, overrides)
+            return advice, with_overrides(last.recipe, overrides)
         except Stop as stop:
             why = f"{code(advice['field'])} cannot be changed so: {stop.cause}".removesuffix(".")
-            continue
-        return NextRun(advice["field"], f"{advice['field']}: {advice['value']}", changed)
     return why

@@ -35,7 +35,11 @@ class RequestLog:
     """
 
     def __init__(self, file: Path, masks: Sequence[str] = (), drops: Iterable[str] = (), most_bytes: int = 100_000_000):
-        self._masks = [_compiled(each) for each in masks]
+        try:
+            self._masks = [re.compile(each) for each in masks]
+        except re.error as error:
+            remedy = r"For example --log-mask '\d{4,}'."
+            raise Stop(f"--log-mask {error.pattern!r} is no regular expression: {error}.", remedy) from None
         self._drops = frozenset(drops)
         self._most = most_bytes
         self._full = False
@@ -103,11 +107,3 @@ class RequestLog:
         if isinstance(value, dict):
             return {name: self._masked(each) for name, each in value.items()}
         return [self._masked(each) for each in value] if isinstance(value, list) else value
-
-
-def _compiled(mask: str) -> re.Pattern[str]:
-    try:
-        return re.compile(mask)
-    except re.error as error:
-        remedy = r"For example --log-mask '\d{4,}'."
-        raise Stop(f"--log-mask {mask!r} is no regular expression: {error}.", remedy) from None
