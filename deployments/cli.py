@@ -28,6 +28,7 @@ Infrastructure = Literal["process", "kubernetes"]
 
 
 @app.command(name="init")
+@exit_with_message("Not all files were written.")
 def init_project(
     folder: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path(),
     recipe: Annotated[
@@ -38,26 +39,26 @@ def init_project(
     ] = False,
 ) -> None:
     """Write a recipe: a copy of one of the package's, with an explanation for every field. Overwrites nothing."""
-    with exit_with_message("Not all files were written."):
-        quiet()
-        from apprentice.deployments.new_project import RECIPE, init
+    quiet()
+    from apprentice.deployments.new_project import RECIPE, init
 
-        print(*init(folder, recipe, production), sep="\n")
-        print("Go on with:")
-        commands = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
-        if production:
-            commands += [
-                "apprentice setup --files .",
-                "prefect --no-prompt deploy --all",
-                "prefect worker start --pool cpu",
-            ]
-            commands += [f"apprentice run --on cpu {RECIPE}"]
-        else:
-            commands += [f"apprentice run {RECIPE}", f"apprentice view {RECIPE}"]
-        print(*(f"  {each}" for each in commands), sep="\n")
+    print(*init(folder, recipe, production), sep="\n")
+    print("Go on with:")
+    commands = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    if production:
+        commands += [
+            "apprentice setup --files .",
+            "prefect --no-prompt deploy --all",
+            "prefect worker start --pool cpu",
+        ]
+        commands += [f"apprentice run --on cpu {RECIPE}"]
+    else:
+        commands += [f"apprentice run {RECIPE}", f"apprentice view {RECIPE}"]
+    print(*(f"  {each}" for each in commands), sep="\n")
 
 
 @app.command()
+@exit_with_message()
 def setup(
     infrastructure: Annotated[Infrastructure, typer.Option("--type", help="Where workers run flows.")] = "process",
     notify: Annotated[
@@ -76,20 +77,20 @@ def setup(
     ] = None,
 ) -> None:
     """Create or update the work pools and automations of a Prefect server."""
-    with exit_with_message():
-        check_certificates()
-        from prefect.client.orchestration import get_client
+    check_certificates()
+    from prefect.client.orchestration import get_client
 
-        from apprentice.deployments.steps import THIS_PROCESS, set_up
-        from apprentice.flows.runtime.work_pool import check_server
+    from apprentice.deployments.steps import THIS_PROCESS, set_up
+    from apprentice.flows.runtime.work_pool import check_server
 
-        check_server()
-        with get_client(sync_client=True) as client:
-            for line in set_up(client, infrastructure, notify, outage_minutes, files or THIS_PROCESS):
-                print(line)
+    check_server()
+    with get_client(sync_client=True) as client:
+        for line in set_up(client, infrastructure, notify, outage_minutes, files or THIS_PROCESS):
+            print(line)
 
 
 @app.command()
+@exit_with_message()
 def deploy(
     recipe: RECIPE,
     set_: SET = None,
@@ -108,62 +109,61 @@ def deploy(
     ] = None,
 ) -> None:
     """Deploy a recipe to a Prefect server as retrain/NAME, or update it. Paused schedules stay paused."""
-    with exit_with_message():
-        quiet()
-        check_certificates()
-        from prefect.utilities.urls import url_for
+    quiet()
+    check_certificates()
+    from prefect.utilities.urls import url_for
 
-        from apprentice.deployments.steps import deploy as deploy_it
-        from apprentice.deployments.steps import on_a_schedule, with_common_store
-        from apprentice.flows.recipe.elsewhere import paths_needed
-        from apprentice.flows.recipe.loading import load_recipe
-        from apprentice.flows.runtime.work_pool import check_server
+    from apprentice.deployments.steps import deploy as deploy_it
+    from apprentice.deployments.steps import on_a_schedule, with_common_store
+    from apprentice.flows.recipe.elsewhere import paths_needed
+    from apprentice.flows.recipe.loading import load_recipe
+    from apprentice.flows.runtime.work_pool import check_server
 
-        check_server()
-        chosen = load_recipe(recipe, set_ or [])
-        made = deploy_it(chosen, pool, gpu, schedule, timezone, rounds)
-        flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
-        print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
-        print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
-        if schedule is not None and (note := on_a_schedule(chosen.name, chosen.server.space, rounds)):
-            print(note)
-        for line in paths_needed(with_common_store(chosen)):
-            print(line)
+    check_server()
+    chosen = load_recipe(recipe, set_ or [])
+    made = deploy_it(chosen, pool, gpu, schedule, timezone, rounds)
+    flow, command = ("retrain", "run") if rounds is None else ("improve", "improve")
+    print(f"deployment {flow}/{chosen.name}\n{url_for('deployment', made) or made}")
+    print(f"Run it: apprentice {command} --on {pool} {recipe}, or in Prefect's UI; `overrides` changes fields.")
+    if schedule is not None and (note := on_a_schedule(chosen.name, chosen.server.space, rounds)):
+        print(note)
+    for line in paths_needed(with_common_store(chosen)):
+        print(line)
 
 
 @env_app.command()
+@exit_with_message("Nothing else was written.")
 def build(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Default: all.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("build/spaces"),
 ) -> None:
     """Write the folder that `openenv validate` accepts and `openenv push` publishes as a Space."""
-    with exit_with_message("Nothing else was written."):
-        from apprentice.deployments import spaces
-        from apprentice.flows.cli.choice import name_of, settings_class
+    from apprentice.deployments import spaces
+    from apprentice.flows.cli.choice import name_of, settings_class
 
-        names = [name_of(each) for each in names or []]
-        for name in names:
-            settings_class(name)  # raises Stop for an unknown name
-        if (uv := spaces.find_uv()) is None:
-            print("uv is not installed, so no uv.lock is written; `openenv validate` needs one: pip install uv")
-        for name in names or spaces.served():
-            print(spaces.build(name, out, uv))
+    names = [name_of(each) for each in names or []]
+    for name in names:
+        settings_class(name)  # raises Stop for an unknown name
+    if (uv := spaces.find_uv()) is None:
+        print("uv is not installed, so no uv.lock is written; `openenv validate` needs one: pip install uv")
+    for name in names or spaces.served():
+        print(spaces.build(name, out, uv))
 
 
 @env_app.command()
+@exit_with_message("Nothing was written.")
 def init(
     name: Annotated[str, typer.Argument(help="Small letters, digits and _: the file's name.")],
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
 ) -> None:
     """Write a new environment: one file, with a test and a recipe."""
-    with exit_with_message("Nothing was written."):
-        from apprentice.deployments.new_project import init_environment as write
+    from apprentice.deployments.new_project import init_environment as write
 
-        folder = write(name, out)
-        here = folder if folder.is_absolute() else f"./{folder}"
-        print(f"{folder}\nCheck it: apprentice env check {here}\nPlay it: apprentice env play {here}")
-        print(f"Test it: python -m pytest {folder}\nRun it: apprentice run {folder}/recipe.yaml")
-        print(f"As a Space: apprentice env build {here}. On other machines: copy the folder to the same path")
+    folder = write(name, out)
+    here = folder if folder.is_absolute() else f"./{folder}"
+    print(f"{folder}\nCheck it: apprentice env check {here}\nPlay it: apprentice env play {here}")
+    print(f"Test it: python -m pytest {folder}\nRun it: apprentice run {folder}/recipe.yaml")
+    print(f"As a Space: apprentice env build {here}. On other machines: copy the folder to the same path")
 
 
 def _with_home(argument: str) -> str:

@@ -56,6 +56,7 @@ VERBOSE = Annotated[
 
 
 @app.command()
+@exit_with_message()
 def run(
     recipe: RECIPE,
     set_: SET = None,
@@ -76,20 +77,20 @@ def run(
 
     Finished stages are cache hits in the store; an interrupted collection resumes from its last finished episode.
     """
-    with exit_with_message():
-        if not follow and (minutes is not None or usd is not None):
-            raise Stop("--minutes and --usd bound a chain of runs.", "Add --follow N.")
-        if follow and on is not None:
-            raise Stop("--follow runs on this machine, and --on schedules one run.", "Leave one of them out.")
-        if on is not None:
-            _schedule(on, recipe, set_)
-        elif follow:
-            _follow_and_show(recipe, set_, runs, follow, minutes, usd)
-        else:
-            _run_and_show(recipe, set_, runs, verbose)
+    if not follow and (minutes is not None or usd is not None):
+        raise Stop("--minutes and --usd bound a chain of runs.", "Add --follow N.")
+    if follow and on is not None:
+        raise Stop("--follow runs on this machine, and --on schedules one run.", "Leave one of them out.")
+    if on is not None:
+        _schedule(on, recipe, set_)
+    elif follow:
+        _follow_and_show(recipe, set_, runs, follow, minutes, usd)
+    else:
+        _run_and_show(recipe, set_, runs, verbose)
 
 
 @app.command()
+@exit_with_message()
 def rescore(
     recipe: RECIPE,
     set_: SET = None,
@@ -101,8 +102,7 @@ def rescore(
     For rewards that changed: plays the recorded actions again, and continues with the filter and all after it.
     `apprentice run` does so by itself where only the second number of the environment's version was raised.
     """
-    with exit_with_message():
-        _run_and_show(recipe, set_, runs, verbose, rescore=True)
+    _run_and_show(recipe, set_, runs, verbose, rescore=True)
 
 
 def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose: bool, rescore: bool = False) -> None:
@@ -172,6 +172,7 @@ def _follow_and_show(
 
 
 @app.command()
+@exit_with_message()
 def improve(
     recipe: RECIPE,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to run, the first training included.")] = 1,
@@ -183,20 +184,19 @@ def improve(
 
     An interrupted round is resumed by the next command; a round that was rejected leaves the champion as it is.
     """
-    with exit_with_message():
-        if on is not None:
-            _schedule(on, recipe, set_, rounds)
-            return
-        chosen = prepared(recipe, set_, runs_flow=True)
-        from apprentice.flows.improve import improve as improve_rounds
-        from apprentice.flows.runtime.prefect_server import start_prefect_server
-        from apprentice.flows.runtime.servers import check_runs
+    if on is not None:
+        _schedule(on, recipe, set_, rounds)
+        return
+    chosen = prepared(recipe, set_, runs_flow=True)
+    from apprentice.flows.improve import improve as improve_rounds
+    from apprentice.flows.runtime.prefect_server import start_prefect_server
+    from apprentice.flows.runtime.servers import check_runs
 
-        check_runs(runs)
+    check_runs(runs)
 
-        start_prefect_server()
-        for folder in improve_rounds(rounds=rounds, runs=runs, recipe=chosen):
-            print(folder)
+    start_prefect_server()
+    for folder in improve_rounds(rounds=rounds, runs=runs, recipe=chosen):
+        print(folder)
 
 
 def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int | None = None) -> None:
@@ -221,29 +221,30 @@ app.command()(view)
 
 
 @app.command()
+@exit_with_message()
 def status(
     hours: Annotated[float, typer.Option(min=0.0, help="Show failures of the last HOURS.")] = 24.0,
     json_: JSON = False,
 ) -> None:
     """Show the running, waiting and failed runs on Prefect's server, and why."""
-    with exit_with_message():
-        quiet()
-        check_certificates()
-        from apprentice.flows.cli.status import show
-        from apprentice.flows.cli.status import status as look
-        from apprentice.flows.runtime.prefect_server import check_answers, server_url
-        from apprentice.flows.runtime.work_pool import check_server
+    quiet()
+    check_certificates()
+    from apprentice.flows.cli.status import show
+    from apprentice.flows.cli.status import status as look
+    from apprentice.flows.runtime.prefect_server import check_answers, server_url
+    from apprentice.flows.runtime.work_pool import check_server
 
-        check_server()
-        check_answers(server_url())
-        found = look(hours)
-        if json_:
-            print(json.dumps(found))
-        else:
-            show(found, hours)
+    check_server()
+    check_answers(server_url())
+    found = look(hours)
+    if json_:
+        print(json.dumps(found))
+    else:
+        show(found, hours)
 
 
 @app.command()
+@exit_with_message()
 def dashboard(
     recipe: Annotated[
         Path | None, typer.Argument(help="Show the curves of this recipe, a file or a name. Default: all.")
@@ -256,57 +257,57 @@ def dashboard(
     set_: SET = None,
 ) -> None:
     """Serve the live training curves on 127.0.0.1 until Ctrl-C."""
-    with exit_with_message():
-        ready()
-        chosen = prepared(recipe, set_) if recipe else None
-        from apprentice.flows.cli.status import show_dashboard
+    ready()
+    chosen = prepared(recipe, set_) if recipe else None
+    from apprentice.flows.cli.status import show_dashboard
 
-        if chosen and chosen.trackio.space_id:
-            print(f"The Space has the curves too: https://huggingface.co/spaces/{chosen.trackio.space_id}.")
-        folder = store or (chosen.store.path if chosen else Path("artifacts"))
-        show_dashboard(folder, chosen.name if chosen else None, port, browser)
+    if chosen and chosen.trackio.space_id:
+        print(f"The Space has the curves too: https://huggingface.co/spaces/{chosen.trackio.space_id}.")
+    folder = store or (chosen.store.path if chosen else Path("artifacts"))
+    show_dashboard(folder, chosen.name if chosen else None, port, browser)
 
 
 @app.command()
+@exit_with_message()
 def publish(recipe: RECIPE, set_: SET = None) -> None:
     """Upload to the Hub the artifacts that were made while it was out of reach, the oldest first."""
-    with exit_with_message():
-        chosen = prepared(recipe, set_)
-        from apprentice.flows.runtime.servers import open_store
-        from apprentice.tasks.artifacts.hub import HubStore
-        from apprentice.tasks.reporting.announce import table
+    chosen = prepared(recipe, set_)
+    from apprentice.flows.runtime.servers import open_store
+    from apprentice.tasks.artifacts.hub import HubStore
+    from apprentice.tasks.reporting.announce import table
 
-        store = open_store(chosen)
-        if not isinstance(store, HubStore):
-            raise Stop(f"{recipe} does not use the Hub.", "Set where to publish: --set store.hub.namespace=….")
-        sent = store.send_waiting()
-        if not sent:
-            print("Nothing waits to be published.")
-            return
-        rows = [
-            {"repository": artifact.repository, "key": artifact.key, "": "" if is_first else "beside another machine's"}
-            for artifact, is_first in sent
-        ]
-        table("published", "Published", rows)
-        print("Run the recipe again to decide on the champion.")
+    store = open_store(chosen)
+    if not isinstance(store, HubStore):
+        raise Stop(f"{recipe} does not use the Hub.", "Set where to publish: --set store.hub.namespace=….")
+    sent = store.send_waiting()
+    if not sent:
+        print("Nothing waits to be published.")
+        return
+    rows = [
+        {"repository": artifact.repository, "key": artifact.key, "": "" if is_first else "beside another machine's"}
+        for artifact, is_first in sent
+    ]
+    table("published", "Published", rows)
+    print("Run the recipe again to decide on the champion.")
 
 
 @app.command()
+@exit_with_message()
 def lineage(key: KEY, store: STORE = Path("artifacts"), hub: HUB = None, json_: JSON = False) -> None:
     """Show what an artifact was made from: its inputs back to every training episode, the code, the recipe."""
-    with exit_with_message():
-        quiet()
-        from apprentice.tasks.artifacts.lineage import as_tree, lineage_of
-        from apprentice.tasks.reporting.announce import console
+    quiet()
+    from apprentice.tasks.artifacts.lineage import as_tree, lineage_of
+    from apprentice.tasks.reporting.announce import console
 
-        found = lineage_of(key, store, hub)
-        if json_:
-            print(json.dumps(found.as_json(), ensure_ascii=False))
-        else:
-            console.print(as_tree(found))
+    found = lineage_of(key, store, hub)
+    if json_:
+        print(json.dumps(found.as_json(), ensure_ascii=False))
+    else:
+        console.print(as_tree(found))
 
 
 @app.command()
+@exit_with_message("Nothing was saved; the command starts from the beginning next time.")
 def reproduce(
     key: KEY,
     store: STORE = Path("artifacts"),
@@ -324,18 +325,17 @@ def reproduce(
 
     Exit code 0 if the artifact is the same, 3 if not. Needs the records alone, not the files.
     """
-    with exit_with_message("Nothing was saved; the command starts from the beginning next time."):
-        ready()
-        from apprentice.flows.reproduce import reproduce as make_again
-        from apprentice.flows.reproduce import rows
-        from apprentice.tasks.artifacts.lineage import lineage_of
-        from apprentice.tasks.reporting.announce import table, warn
+    ready()
+    from apprentice.flows.reproduce import reproduce as make_again
+    from apprentice.flows.reproduce import rows
+    from apprentice.tasks.artifacts.lineage import lineage_of
+    from apprentice.tasks.reporting.announce import table, warn
 
-        outcomes = make_again(lineage_of(key, store, hub), set_ or [], yes)
-        for difference in dict.fromkeys(each for outcome in outcomes for each in outcome.differences):
-            warn(difference)
-        table("reproduced", "Reproduced", rows(outcomes))
-        if json_:
-            print(json.dumps({"same": outcomes[-1].same, "artifacts": [each._asdict() for each in outcomes]}))
-        if not outcomes[-1].same:
-            raise typer.Exit(3)
+    outcomes = make_again(lineage_of(key, store, hub), set_ or [], yes)
+    for difference in dict.fromkeys(each for outcome in outcomes for each in outcome.differences):
+        warn(difference)
+    table("reproduced", "Reproduced", rows(outcomes))
+    if json_:
+        print(json.dumps({"same": outcomes[-1].same, "artifacts": [each._asdict() for each in outcomes]}))
+    if not outcomes[-1].same:
+        raise typer.Exit(3)

@@ -28,6 +28,7 @@ FOR = Annotated[Path, typer.Option("--recipe", help="The recipe whose environmen
 COLUMN = "Column of the {}, if it has another name; with dots for what is nested."
 
 
+@exit_with_message("Run the same command again.")
 def import_rows(
     rows: ROWS,
     recipe: FOR,
@@ -66,36 +67,35 @@ def import_rows(
 
     The last line is the command that trains on them. No teacher is asked but with --unverified relabel.
     """
-    with exit_with_message("Run the same command again."):
-        named = {"messages": messages, "prompt": prompt, "completion": completion, "tools": tools}
-        named |= {"reward": reward, "seed": seed}
-        columns = {name: column for name, column in named.items() if column is not None}
-        overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds, split, config)}"]
-        overrides += [f"collect.unverified={unverified}"] if unverified else []
-        chosen = prepared(recipe, overrides)
-        if waiting is not None:
-            _check_waiting(waiting, chosen.collect.unverified)
-        from apprentice.flows.lessons import rollouts_of
-        from apprentice.flows.library import at_work, pinned_recipe
-        from apprentice.flows.preflight import EvaluationPreflight
-        from apprentice.tasks.dataset import REPORT, show_report
+    named = {"messages": messages, "prompt": prompt, "completion": completion, "tools": tools}
+    named |= {"reward": reward, "seed": seed}
+    columns = {name: column for name, column in named.items() if column is not None}
+    overrides = [*(set_ or []), f"collect.dataset={_dataset(rows, columns, seeds, split, config)}"]
+    overrides += [f"collect.unverified={unverified}"] if unverified else []
+    chosen = prepared(recipe, overrides)
+    if waiting is not None:
+        _check_waiting(waiting, chosen.collect.unverified)
+    from apprentice.flows.lessons import rollouts_of
+    from apprentice.flows.library import at_work, pinned_recipe
+    from apprentice.flows.preflight import EvaluationPreflight
+    from apprentice.tasks.dataset import REPORT, show_report
 
-        pinned = pinned_recipe(chosen)
-        with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as stages:
-            run = stages.run
-            if waiting is not None and not _write_waiting(stages, waiting, recipe):
-                return
-            made = rollouts_of(run, pinned, stages.questions)
-            assert made is not None
-            folder = run.store.fetch(made)
-            questions = run.store.fetch(stages.questions)
-        _show_production(pinned.collect.dataset, questions)
-        if run.log[-1].state == "cached":
-            show_report(folder)
-        if (folder / REPORT).exists():
-            print(f"The counts, and every row that is left out: {folder / REPORT}")
-        print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
-        print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
+    pinned = pinned_recipe(chosen)
+    with at_work(pinned, EvaluationPreflight(pinned, pinned.seed_windows().collect)) as stages:
+        run = stages.run
+        if waiting is not None and not _write_waiting(stages, waiting, recipe):
+            return
+        made = rollouts_of(run, pinned, stages.questions)
+        assert made is not None
+        folder = run.store.fetch(made)
+        questions = run.store.fetch(stages.questions)
+    _show_production(pinned.collect.dataset, questions)
+    if run.log[-1].state == "cached":
+        show_report(folder)
+    if (folder / REPORT).exists():
+        print(f"The counts, and every row that is left out: {folder / REPORT}")
+    print(f"{made.figure} are {made.repository}@{made.key}. Train on them:")
+    print(shlex.join(["apprentice", "run", str(recipe), *(part for each in overrides for part in ("--set", each))]))
 
 
 def _check_waiting(file: Path, unverified: str) -> None:
@@ -251,6 +251,7 @@ def _export_rollouts(key: str, store: Path, hub: str | None, form: Any, to: Path
     print(f"{written} episodes are in {folder}.")
 
 
+@exit_with_message("Nothing was changed.")
 def view(
     what: Annotated[
         str,
@@ -270,12 +271,11 @@ def view(
 
     The table is that of the report's page; here it is as large as the files are. Serves 127.0.0.1 only.
     """
-    with exit_with_message("Nothing was changed."):
-        quiet()
-        from apprentice.flows.recipe.loading import find_recipe
+    quiet()
+    from apprentice.flows.recipe.loading import find_recipe
 
-        is_recipe = what.endswith((".yaml", ".yml")) or find_recipe(Path(what))
-        chosen = looked_at(Path(what), set_) if is_recipe else None
-        from apprentice.flows.view import serve, shown_of_key, shown_of_recipe
+    is_recipe = what.endswith((".yaml", ".yml")) or find_recipe(Path(what))
+    chosen = looked_at(Path(what), set_) if is_recipe else None
+    from apprentice.flows.view import serve, shown_of_key, shown_of_recipe
 
-        serve(shown_of_recipe(chosen) if chosen else shown_of_key(what, store, hub), port, browser)
+    serve(shown_of_recipe(chosen) if chosen else shown_of_key(what, store, hub), port, browser)

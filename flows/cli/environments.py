@@ -28,28 +28,28 @@ SETTINGS = Annotated[
 
 
 @env_app.command(name="list")
+@exit_with_message()
 def list_(json_: JSON = False) -> None:
     """List the environments: tools, turns, rewards, extras, recipes."""
-    with exit_with_message():
-        from apprentice.flows.cli.choice import catalogue, rows
+    from apprentice.flows.cli.choice import catalogue, rows
 
-        _table(rows())
-        if json_:
-            print(json.dumps({"envs": catalogue()}, ensure_ascii=False))
+    _table(rows())
+    if json_:
+        print(json.dumps({"envs": catalogue()}, ensure_ascii=False))
 
 
 @env_app.command()
+@exit_with_message("The server did not start.")
 def serve(
     name: NAME,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free port.")] = 8000,
     max_sessions: Annotated[int, typer.Option(min=1, help="Maximum concurrent episodes.")] = 64,
 ) -> None:
     """Serve an environment on 127.0.0.1 until Ctrl-C."""
-    with exit_with_message("The server did not start."):
-        ready()
-        from apprentice.flows.cli.play_by_hand import serve_environment
+    ready()
+    from apprentice.flows.cli.play_by_hand import serve_environment
 
-        serve_environment(name, port, max_sessions)
+    serve_environment(name, port, max_sessions)
 
 
 PLACE = Annotated[
@@ -78,31 +78,32 @@ def check(
     _audited(place, environment, recipe, json_, set_, quick=True)
 
 
+@exit_with_message("Nothing was changed.")
 def _audited(
     place: str, environment: str | None, recipe: Path | None, json_: bool, set_: list[str] | None, quick: bool
 ) -> None:
-    with exit_with_message("Nothing was changed."):
-        ready()
-        from apprentice.flows.audit.audit import as_json, verdict
-        from apprentice.flows.audit.audit import audit as look
-        from apprentice.flows.cli.choice import chosen_for, reachable, sessions_for
+    ready()
+    from apprentice.flows.audit.audit import as_json, verdict
+    from apprentice.flows.audit.audit import audit as look
+    from apprentice.flows.cli.choice import chosen_for, reachable, sessions_for
 
-        sessions = sessions_for(recipe, set_, quick)
-        with wrong_code(place, json_), reachable(place, sessions) as (served, name):
-            subject = chosen_for(served, environment or name, recipe, set_, sessions, served_here=name is not None)
-            with Console(stderr=True).status("audit") as shown:
-                report = look(subject, quick, shown.update)
-        print_findings(each for each in report.findings if not quick or each.status != "does not apply")
-        print_sentence(verdict(subject.server, subject.spec, report))
-        if name is None and recipe is None and not report.wrong:
-            print(f"A recipe for it: apprentice env adopt {place}")
-        if json_:
-            print(json.dumps(as_json(subject, report), ensure_ascii=False))
-        if report.exit_code:
-            raise typer.Exit(report.exit_code)
+    sessions = sessions_for(recipe, set_, quick)
+    with wrong_code(place, json_), reachable(place, sessions) as (served, name):
+        subject = chosen_for(served, environment or name, recipe, set_, sessions, served_here=name is not None)
+        with Console(stderr=True).status("audit") as shown:
+            report = look(subject, quick, shown.update)
+    print_findings(each for each in report.findings if not quick or each.status != "does not apply")
+    print_sentence(verdict(subject.server, subject.spec, report))
+    if name is None and recipe is None and not report.wrong:
+        print(f"A recipe for it: apprentice env adopt {place}")
+    if json_:
+        print(json.dumps(as_json(subject, report), ensure_ascii=False))
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
 
 
 @env_app.command()
+@exit_with_message("No recipe was written.")
 def adopt(
     place: Annotated[
         str, typer.Argument(help="The URL of an OpenEnv server, a Space (owner/name), or a folder with openenv.yaml.")
@@ -116,24 +117,24 @@ def adopt(
     ] = None,
 ) -> None:
     """Look at a server that somebody else published, and write a recipe that trains on it."""
-    with exit_with_message("No recipe was written."):
-        ready()
-        from apprentice.flows.cli.adopt import adopt as look
-        from apprentice.flows.cli.adopt import adoptable
-        from apprentice.flows.cli.choice import settings_given
+    ready()
+    from apprentice.flows.cli.adopt import adopt as look
+    from apprentice.flows.cli.adopt import adoptable
+    from apprentice.flows.cli.choice import settings_given
 
-        if to is not None and to.exists():
-            raise Stop(f"{to} exists.", "Choose another name with --to.")
-        with adoptable(place) as (server, command), Console(stderr=True).status("looking at it"):
-            found = look(server, place, teacher, base_url, settings_given(set_), command)
-        if to is None:
-            print(found, end="")
-        else:
-            to.write_text(found)
-            print(f"Wrote {to}. Train with it: apprentice run {to}")
+    if to is not None and to.exists():
+        raise Stop(f"{to} exists.", "Choose another name with --to.")
+    with adoptable(place) as (server, command), Console(stderr=True).status("looking at it"):
+        found = look(server, place, teacher, base_url, settings_given(set_), command)
+    if to is None:
+        print(found, end="")
+    else:
+        to.write_text(found)
+        print(f"Wrote {to}. Train with it: apprentice run {to}")
 
 
 @env_app.command()
+@exit_with_message("The episode was abandoned.")
 def play(
     name: NAME,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the question. Default: a random one.")] = None,
@@ -151,19 +152,18 @@ def play(
     store: STORE = Path("artifacts"),
 ) -> None:
     """Play an episode yourself, or watch a model play one. Ctrl-D ends it."""
-    with exit_with_message("The episode was abandoned."):
-        ready()
-        from apprentice.flows.cli.play_by_hand import any_seed, open_environment
-        from apprentice.flows.cli.play_by_hand import play as play_it
+    ready()
+    from apprentice.flows.cli.play_by_hand import any_seed, open_environment
+    from apprentice.flows.cli.play_by_hand import play as play_it
 
-        if model is not None:
-            watch_model(open_environment(name, set_, url, recipe), seed, model, engine, store)
-            return
-        with open_environment(name, set_, url, recipe) as environment:
-            try:
-                play_it(environment, any_seed() if seed is None else seed)
-            except EOFError:
-                print("\nThe episode was abandoned.")
+    if model is not None:
+        watch_model(open_environment(name, set_, url, recipe), seed, model, engine, store)
+        return
+    with open_environment(name, set_, url, recipe) as environment:
+        try:
+            play_it(environment, any_seed() if seed is None else seed)
+        except EOFError:
+            print("\nThe episode was abandoned.")
 
 
 NARROW = 76

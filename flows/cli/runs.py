@@ -26,24 +26,24 @@ WIDE = 116
 """Columns of a terminal from which recipe, seed and time stand beside a run's name."""
 
 
+@exit_with_message()
 def runs(runs: RUNS = Path("runs"), store: STORE_OF_RUNS = None, json_: JSON = False) -> None:
     """List the finished runs of a folder, the newest first: recipe, seed, when, outcome, champion or not, page."""
-    with exit_with_message():
-        quiet()
-        from apprentice.flows.finished_runs import finished
-        from apprentice.tasks.reporting.announce import console, table
+    quiet()
+    from apprentice.flows.finished_runs import finished
+    from apprentice.tasks.reporting.announce import console, table
 
-        rows = [run.row(store) for run in finished(runs)]
-        if json_:
-            print(json.dumps(rows, ensure_ascii=False))
-        elif rows:
-            table(
-                "runs",
-                f"Runs in {runs}; the page of each: {runs}/RUN/report.html",
-                [_shown(row, console.width, any(each["follows"] for each in rows)) for row in rows],
-            )
-        else:
-            print(f"There is no finished run in {runs}.")
+    rows = [run.row(store) for run in finished(runs)]
+    if json_:
+        print(json.dumps(rows, ensure_ascii=False))
+    elif rows:
+        table(
+            "runs",
+            f"Runs in {runs}; the page of each: {runs}/RUN/report.html",
+            [_shown(row, console.width, any(each["follows"] for each in rows)) for row in rows],
+        )
+    else:
+        print(f"There is no finished run in {runs}.")
 
 
 def _shown(row: dict[str, str], width: int, has_chain: bool) -> dict[str, str]:
@@ -54,6 +54,7 @@ def _shown(row: dict[str, str], width: int, has_chain: bool) -> dict[str, str]:
     return {"run": row["run"], **wide, "accuracy": f"{row['model']} {row['accuracy']}", "outcome": outcome, **chain}
 
 
+@exit_with_message()
 def compare(
     run: Annotated[
         list[str],
@@ -67,77 +68,77 @@ def compare(
 
     Trains and plays nothing. For models that were not evaluated on the same questions use `apprentice evaluate`.
     """
-    with exit_with_message():
-        quiet()
-        from apprentice.flows.compare import compare_runs, show_runs
-        from apprentice.flows.finished_runs import run_named
+    quiet()
+    from apprentice.flows.compare import compare_runs, show_runs
+    from apprentice.flows.finished_runs import run_named
 
-        found = compare_runs([run_named(each, runs) for each in run], store)
-        if json_:
-            print(json.dumps(found, ensure_ascii=False))
-        else:
-            show_runs(found)
+    found = compare_runs([run_named(each, runs) for each in run], store)
+    if json_:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        show_runs(found)
 
 
 champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the gate's promotions.")
 
 
 @champion_app.command()
+@exit_with_message()
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Show which model is the champion, and the gate's decision."""
-    with exit_with_message():
-        from apprentice.flows.runtime.servers import open_store
-        from apprentice.tasks.analysis.history import Champions
+    from apprentice.flows.runtime.servers import open_store
+    from apprentice.tasks.analysis.history import Champions
 
-        store = open_store(looked_at(recipe, set_))
-        champion = Champions(store)
-        current = champion.current()
-        if current is None:
-            print("There is no champion yet: no model has passed the gate.")
-            return
-        from apprentice.tasks.advice.ending import as_markdown, read_decision
-        from apprentice.tasks.reporting.announce import say
+    store = open_store(looked_at(recipe, set_))
+    champion = Champions(store)
+    current = champion.current()
+    if current is None:
+        print("There is no champion yet: no model has passed the gate.")
+        return
+    from apprentice.tasks.advice.ending import as_markdown, read_decision
+    from apprentice.tasks.reporting.announce import say
 
-        folder = store.fetch(current)
-        say(as_markdown(read_decision(folder)))
-        print(f"{current.repository}@{current.revision}")
-        print(folder)
+    folder = store.fetch(current)
+    say(as_markdown(read_decision(folder)))
+    print(f"{current.repository}@{current.revision}")
+    print(folder)
 
 
 @champion_app.command()
+@exit_with_message()
 def history(recipe: RECIPE, set_: SET = None) -> None:
     """List every change of champion and every round, the oldest first."""
-    with exit_with_message():
-        chosen = prepared(recipe, set_)
-        from apprentice.flows.runtime.servers import open_store
-        from apprentice.tasks.analysis.history import Champions
+    chosen = prepared(recipe, set_)
+    from apprentice.flows.runtime.servers import open_store
+    from apprentice.tasks.analysis.history import Champions
 
-        store = open_store(chosen)
-        champion = Champions(store)
-        current = champion.current()
-        rows = [
-            {
-                "": "→" if current is not None and change.revision == current.revision else "",
-                "number": str(change.number),
-                "at": change.at,
-                "how": change.how,
-                "revision": change.revision[:12],
-            }
-            for change in champion.history()
-        ]
-        if not rows:
-            print("There was no champion yet.")
-            return
-        from apprentice.tasks.reporting.announce import table
+    store = open_store(chosen)
+    champion = Champions(store)
+    current = champion.current()
+    rows = [
+        {
+            "": "→" if current is not None and change.revision == current.revision else "",
+            "number": str(change.number),
+            "at": change.at,
+            "how": change.how,
+            "revision": change.revision[:12],
+        }
+        for change in champion.history()
+    ]
+    if not rows:
+        print("There was no champion yet.")
+        return
+    from apprentice.tasks.reporting.announce import table
 
-        table("champions", f"Champions of {store.project}", rows)
-        from apprentice.flows.long_run import LongRun, history_rows
-        from apprentice.tasks.analysis.history import past_rounds
+    table("champions", f"Champions of {store.project}", rows)
+    from apprentice.flows.long_run import LongRun, history_rows
+    from apprentice.tasks.analysis.history import past_rounds
 
-        table("rounds", f"Rounds of {store.project}", history_rows(store, LongRun.of(chosen), past_rounds(store)))
+    table("rounds", f"Rounds of {store.project}", history_rows(store, LongRun.of(chosen), past_rounds(store)))
 
 
 @champion_app.command()
+@exit_with_message()
 def rollback(
     recipe: RECIPE,
     to: Annotated[
@@ -146,14 +147,14 @@ def rollback(
     set_: SET = None,
 ) -> None:
     """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
-    with exit_with_message():
-        from apprentice.flows.runtime.servers import open_store
-        from apprentice.tasks.analysis.history import Champions
+    from apprentice.flows.runtime.servers import open_store
+    from apprentice.tasks.analysis.history import Champions
 
-        release = Champions(open_store(prepared(recipe, set_))).roll_back(to)
-        print(f"The champion is {release.repository}@{release.revision} again.")
+    release = Champions(open_store(prepared(recipe, set_))).roll_back(to)
+    print(f"The champion is {release.repository}@{release.revision} again.")
 
 
+@exit_with_message()
 def evaluate(
     recipe: RECIPE,
     model: Annotated[
@@ -194,23 +195,22 @@ def evaluate(
     set_: SET = None,
 ) -> None:
     """Evaluate models on a recipe's environment, and compare them."""
-    with exit_with_message():
-        chosen = prepared(recipe, set_, runs_flow=True).with_precision()
-        from apprentice.flows.compare_models import check_addresses, compare_models, inspect_models
-        from apprentice.flows.runtime.prefect_server import start_prefect_server
+    chosen = prepared(recipe, set_, runs_flow=True).with_precision()
+    from apprentice.flows.compare_models import check_addresses, compare_models, inspect_models
+    from apprentice.flows.runtime.prefect_server import start_prefect_server
 
-        check_addresses([*model, *([base_url] if base_url else [])])
-        spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
-        window = _window(chosen.seed_windows().evaluate, spec.questions, seed)
-        start_prefect_server()
-        if protocol == "inspect":
-            report = inspect_models(chosen, model, spec, window, served_student, base_url)
-        else:
-            spec = spec.model_copy(update={"protocol": protocol})
-            report = compare_models(chosen, model, spec, window, as_of, served_student, trust_code)
-        if json_:
-            only = next(iter(report["models"].values())) if len(model) == 1 else None
-            print(json.dumps({"model": model[0], **only} if only else report))
+    check_addresses([*model, *([base_url] if base_url else [])])
+    spec = chosen.evaluate.model_copy(update={"questions": questions or chosen.evaluate.questions})
+    window = _window(chosen.seed_windows().evaluate, spec.questions, seed)
+    start_prefect_server()
+    if protocol == "inspect":
+        report = inspect_models(chosen, model, spec, window, served_student, base_url)
+    else:
+        spec = spec.model_copy(update={"protocol": protocol})
+        report = compare_models(chosen, model, spec, window, as_of, served_student, trust_code)
+    if json_:
+        only = next(iter(report["models"].values())) if len(model) == 1 else None
+        print(json.dumps({"model": model[0], **only} if only else report))
 
 
 def _window(evaluated: "Window", questions: int, seed: int | None) -> "Window":

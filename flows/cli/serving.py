@@ -30,6 +30,7 @@ ENGINE = Annotated[
 ]
 
 
+@exit_with_message("The server has stopped.")
 def serve(
     model: MODEL = None,
     engine: ENGINE = None,
@@ -49,19 +50,19 @@ def serve(
     set_: SET = None,
 ) -> None:
     """Serve a trained model on 127.0.0.1 by OpenAI's API until Ctrl-C; follow its promotions and rollbacks."""
-    with exit_with_message("The server has stopped."):
-        ready()
-        if log is None and (log_mask or log_drop):
-            raise Stop("--log-mask and --log-drop are for a log.", "Name its file: --log FILE.")
-        with no_collection():
-            from apprentice.flows.serving.request_log import RequestLog
-            from apprentice.flows.serving.served import serve_target, target_of
+    ready()
+    if log is None and (log_mask or log_drop):
+        raise Stop("--log-mask and --log-drop are for a log.", "Name its file: --log FILE.")
+    with no_collection():
+        from apprentice.flows.serving.request_log import RequestLog
+        from apprentice.flows.serving.served import serve_target, target_of
 
-        target = target_of(model, store, hub, set_ or [], engine, most, context)
-        written = RequestLog(log, log_mask or [], log_drop or [], int(log_mb * 1e6)) if log else None
-        serve_target(target, port, most, written)
+    target = target_of(model, store, hub, set_ or [], engine, most, context)
+    written = RequestLog(log, log_mask or [], log_drop or [], int(log_mb * 1e6)) if log else None
+    serve_target(target, port, most, written)
 
 
+@exit_with_message("The chat has ended.")
 def chat(
     recipe: Annotated[Path, typer.Argument(help="The recipe whose environment plays the calls.")],
     model: Annotated[
@@ -75,24 +76,23 @@ def chat(
     hub: HUB = None,
 ) -> None:
     """Talk with a trained model in the terminal; the environment plays its calls for real. Ctrl-D ends it."""
-    with exit_with_message("The chat has ended."):
-        ready()
-        with no_collection():
-            from apprentice.flows.cli.choice import recipe_at
-            from apprentice.flows.cli.play_by_hand import open_environment
-            from apprentice.flows.serving.chat import Speaker
-            from apprentice.flows.serving.chat import chat as talk
-            from apprentice.flows.serving.served import answering
+    ready()
+    with no_collection():
+        from apprentice.flows.cli.choice import recipe_at
+        from apprentice.flows.cli.play_by_hand import open_environment
+        from apprentice.flows.serving.chat import Speaker
+        from apprentice.flows.serving.chat import chat as talk
+        from apprentice.flows.serving.served import answering
 
-        name = recipe_at(recipe).environment.name
-        with (
-            open_environment(name, None, None, recipe) as player,
-            answering(model or str(recipe), store, hub, engine) as endpoint,
-        ):
-            try:
-                talk(player, seed, Speaker(endpoint, tokens, _write), input, _write)
-            except EOFError:
-                print("\nThe chat has ended.")
+    name = recipe_at(recipe).environment.name
+    with (
+        open_environment(name, None, None, recipe) as player,
+        answering(model or str(recipe), store, hub, engine) as endpoint,
+    ):
+        try:
+            talk(player, seed, Speaker(endpoint, tokens, _write), input, _write)
+        except EOFError:
+            print("\nThe chat has ended.")
 
 
 def watch_model(
