@@ -36,8 +36,7 @@ def cron_schedule(schedule: str, timezone: str) -> CronSchedule:
 
 def check_index(file: Path) -> None:
     """Raise Stop for a schedule in a prefect.yaml that is none, or never comes."""
-    index = yaml.safe_load(file.read_text())
-    for deployment in index.get("deployments") or []:
+    for deployment in yaml.safe_load(file.read_text()).get("deployments") or []:
         for schedule in _of(deployment):
             if why := _refused(schedule):
                 given = ", ".join(f"{name}: {schedule[name]!r}" for name in (*KINDS, "timezone") if name in schedule)

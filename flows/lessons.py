@@ -129,8 +129,7 @@ def lessons_of(
         earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
         spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
         teacher = recipe.teacher.called if recipe.collects and recipe.teacher and rollouts else ""
-        given = rollouts, tries, earlier, teacher, recipe.seed
-        mixed = spec, recipe.environment, questions, *given
+        mixed = spec, recipe.environment, questions, rollouts, tries, earlier, teacher, recipe.seed
         kept = mix_thoughts(run, *mixed, model) if recipe.student.thinking else mix_rollouts(run, *mixed)
     return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
 

@@ -146,11 +146,10 @@ def sft(recipe: RecipeLike, rollouts: Given, model: Given | None = None) -> Mode
     with at_work(chosen, Preflight(chosen.only(grpo=None, teacher=None), trains_here=True)) as stages:
         assert chosen.sft is not None
         run, student, given = stages.run, model_given(stages, model), rollouts_given(stages, rollouts)
-        is_kept = isinstance(given, KeptRollouts)
-        thinks = bool(chosen.student.thinking)
-        kept = given if is_kept else filtered(run, given, stages.questions, student, thinks)
-        stats = lengths(run, chosen.lengths, kept, student)
-        return Model(run.store, sft_stage(run, chosen.sft, student, kept, stats, chosen.seed))
+        if not isinstance(given, KeptRollouts):
+            given = filtered(run, given, stages.questions, student, thinks=bool(chosen.student.thinking))
+        stats = lengths(run, chosen.lengths, given, student)
+        return Model(run.store, sft_stage(run, chosen.sft, student, given, stats, chosen.seed))
 
 
 def grpo(recipe: RecipeLike, model: Given | None = None) -> Model[GrpoCheckpoint]:

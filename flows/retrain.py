@@ -164,6 +164,5 @@ def train(
             before_gate(run, models.last)
         outcome = promotion(stages, evaluations, regression_evaluations, results)
 
-    made = Artifacts(stages, evaluations, regression_evaluations, results, outcome, thoughts)
-    ended = write_report(folder, made)
+    ended = write_report(folder, Artifacts(stages, evaluations, regression_evaluations, results, outcome, thoughts))
     return Trained(folder, all(stage.state == "cached" for stage in run.log), ended)

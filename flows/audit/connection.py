@@ -57,8 +57,7 @@ def answers(server: EnvironmentServer) -> CheckResult:
     if answer.status_code in (401, 403):
         return failed(f"it answers {answer.status_code}", "Make the Space public: it is private.")
     if answer.status_code >= 500:
-        asleep = failed(f"it answers {answer.status_code}: asleep, starting or failing", runs)
-        return asleep._replace(may_pass=True)
+        return failed(f"it answers {answer.status_code}: asleep, starting or failing", runs)._replace(may_pass=True)
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
         return failed(f"/health is not that of an OpenEnv server (status {answer.status_code})", no_server)
     if foreign := wait_for(why_foreign(server)):

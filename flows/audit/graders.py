@@ -103,8 +103,3 @@ oracle_max = AuditGrader("semantic.oracle_max", "reward.oracle")
 canary_floor = AuditGrader("semantic.canary_floor", "reward.exploit", "robustness.after_end")
 solution_leakage = AuditGrader("semantic.no_solution_leakage", "leaks.question", "leaks.reply", "leaks.hidden")
 verifier_determinism = AuditGrader("semantic.verifier_determinism", "reward.range", "reward.repeat")
-
-GRADERS = (
-    *(seed_control, episode_determinism, episode_isolation, tool_declaration),
-    *(oracle_max, canary_floor, solution_leakage, verifier_determinism),
-)

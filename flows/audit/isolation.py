@@ -109,10 +109,9 @@ def _state_of_another(subject: Subject, one: int, other: int) -> CheckEvidence |
         now = dict(leaves(session.state()))
     except BadReply:  # a server need not tell its state
         return None
-    changed = [path for path, value in now.items() if path not in moving and states[1].get(path) != value]
-    if not changed:
+    path = next((path for path, value in now.items() if path not in moving and states[1].get(path) != value), None)
+    if path is None:
         return None
-    path = changed[0]
     saw = f"{path} was {states[1].get(path)!r}, and after a step with seed {other} in another session {now[path]!r}"
     return CheckEvidence(one, (), saw)
 

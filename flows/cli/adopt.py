@@ -87,10 +87,8 @@ def adopt(
     if answered.status == "failed":
         raise Stop(f"{server.url} cannot be trained on: {answered.found}.", answered.remedy)
     server = server.model_copy(update={"patience": min(server.patience, PATIENCE), "sessions": SESSIONS})
-    lines = None if given else _by_own_environment(server, teacher, base_url)
-    if lines is None:
-        lines = _by_adapter(server, source, teacher, base_url, given, command)
-    return "\n".join(lines) + "\n"
+    own = None if given else _by_own_environment(server, teacher, base_url)
+    return "\n".join(own or _by_adapter(server, source, teacher, base_url, given, command)) + "\n"
 
 
 def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) -> list[str] | None:

@@ -134,8 +134,7 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
         say((folder / "report.md").read_text())
     if set(stages) == {"cached"}:
         print(f"Nothing to do: all {len(stages)} stages are cached.")
-    style = "green" if report["ending"]["state"] == "promoted" else "yellow"
-    say(closing_lines(report), style)
+    say(closing_lines(report), "green" if report["ending"]["state"] == "promoted" else "yellow")
     print(folder)
 
 

@@ -270,8 +270,7 @@ def reachable(given: str, sessions: int) -> Iterator[tuple[str, str | None]]:
     it is then served here, with this many sessions, while the block runs. An image is run in a container. Raises
     Stop."""
     if IMAGE.fullmatch(given) and not Path(given).exists():
-        image = EnvironmentServer(image=given)
-        with environment_server(given, image, sessions, announce.say) as (url,):
+        with environment_server(given, EnvironmentServer(image=given), sessions, announce.say) as (url,):
             yield url, None
         return
     if given not in known() and not _is_folder(given):

@@ -202,8 +202,7 @@ def print_sentence(text: str, indent: int = 0) -> None:
     """Print a text between its indent and the terminal's right edge; only a word that is longer than a line is cut."""
     before = " " * indent
     wrapper = textwrap.TextWrapper(Console().width, before, f"{before}  ", break_on_hyphens=False)
-    for line in wrapper.wrap(text):
-        print(line)
+    print(wrapper.fill(text))
 
 
 @contextmanager

@@ -90,8 +90,7 @@ def show(recipe: RECIPE, set_: SET = None) -> None:
     from apprentice.tasks.analysis.history import Champions
 
     store = open_store(looked_at(recipe, set_))
-    champion = Champions(store)
-    current = champion.current()
+    current = Champions(store).current()
     if current is None:
         print("There is no champion yet: no model has passed the gate.")
         return

@@ -211,12 +211,9 @@ def _cost(report: dict[str, Any]) -> str:
 
 def _duration(stages: list[dict[str, Any]]) -> str:
     seconds, cached = sum(stage["seconds"] for stage in stages), sum(stage["state"] == "cached" for stage in stages)
-    spent = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 5400 else _hours(seconds)
+    hours = f"{seconds / 3600:.1f} h"
+    spent = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 5400 else hours
     return f"{spent}, {cached} of {len(stages)} stages cached" if cached else spent
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h"
 
 
 def _contamination(found: Contamination) -> str:

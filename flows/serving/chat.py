@@ -119,8 +119,7 @@ def chat(player: Player, seed: int, speaker: Speaker, ask: Callable[[str], str],
 def _turn(episode: Episode, speaker: Speaker, write: Write) -> None:
     write("model: ")
     before = len(episode.messages)
-    message = speaker.say(episode.messages, episode.tools)
-    episode.step(message)
+    episode.step(speaker.say(episode.messages, episode.tools))
     for reply in episode.messages[before + 1 :]:
         write(f"{reply['name']}: {reply['content']}\n")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.serving.process import local_server
-from apprentice.flows.audit.graders import GRADERS
+from apprentice.flows.audit import graders
 from tests.odd_server import odd_server
 from tests.wheel import unpacked
 
@@ -25,6 +25,7 @@ from openenv.validation.report import CheckResult  # type: ignore[import-not-fou
 from openenv.validation.runner import default_grader_registry  # type: ignore[import-not-found]  # noqa: E402
 from openenv.validation.runtime.scheduler import execute_graders  # type: ignore[import-not-found]  # noqa: E402
 
+GRADERS = [each for each in vars(graders).values() if isinstance(each, graders.AuditGrader)]
 STARTED = CheckResult(check_id="runtime.startup", status="pass", duration_s=0)
 LISTED = """
 from openenv.validation.graders import GraderRegistry

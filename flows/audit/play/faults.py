@@ -215,8 +215,7 @@ def _played_here(spec: EnvironmentSpec, seed: int, calls: list[Call]) -> Fault |
     except Exception as error:  # whatever its author's code raises
         if tool == "ask" and is_deliberate(error, files):
             return None
-        game = game_of(spec.name)
-        method = getattr(game, tool, None) if files else None
+        method = getattr(game_of(spec.name), tool, None) if files else None
         return fault_of(error, files) or (fault_at(method, said_of(error)) if method else None)
     return None
 

@@ -209,7 +209,6 @@ def play(player: Player, seed: int, move: Move) -> AuditedEpisode:
         take(episode, call)
         rewards.append(episode.reward)
     replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-    correct = episode.player.correct
     return AuditedEpisode(
         seed,
         episode.question,
@@ -218,7 +217,7 @@ def play(player: Player, seed: int, move: Move) -> AuditedEpisode:
         tuple(rewards),
         episode.reward,
         episode.broken,
-        correct,
+        episode.player.correct,
         episode.player.done,
     )
 
