@@ -177,20 +177,8 @@ class Pipeline:
         )
 
     def protected(self) -> str:
-        """Return the baseline of the regression evaluations if there is no champion, see `protected`."""
-        return protected(
-            self.models.base, self.recipe.student.build is not None, self.recipe.trains_on[0], self.models.last_name
-        )
-
-
-def protected(base: Checkpoint, is_built: bool, first: str, last: str) -> str:
-    """Return the baseline of the regression evaluations if there is no champion: the student, or the first trained
-    model if the student was built here and was trained further, because random weights have no skill to lose.
-
-    Args:
-        is_built: Whether the recipe builds its student.
-        first: The name of the model that is trained first.
-        last: Of the one that was trained last: not that of the recipe's last training if it did not start.
-    """
-    built = base.stage == ModelName.BASE and is_built
-    return first if built and last != first else ModelName.BASE
+        """Return the baseline of the regression evaluations if there is no champion: the student, or the first trained
+        model if the student was built here and was trained further, because random weights have no skill to lose."""
+        first = self.recipe.trains_on[0]
+        is_built = self.models.base.stage == ModelName.BASE and self.recipe.student.build is not None
+        return first if is_built and self.models.last_name != first else ModelName.BASE

@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.common import JSON, SET, STORE, exit_with_message
-from apprentice.flows.cli.serving import watch_model
+from apprentice.flows.cli.serving import TOKENS, write
 from apprentice.flows.runtime.prefect_settings import ready
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.names import EngineName
@@ -157,7 +158,12 @@ def play(
     from apprentice.flows.cli.play_by_hand import play as play_it
 
     if model is not None:
-        watch_model(open_environment(name, set_, url, recipe), seed, model, engine, store)
+        with no_collection():
+            from apprentice.flows.serving.chat import Speaker, watch
+            from apprentice.flows.serving.served import answering
+
+        with open_environment(name, set_, url, recipe) as player, answering(model, store, None, engine) as endpoint:
+            watch(player, any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, write), write)
         return
     with open_environment(name, set_, url, recipe) as environment:
         try:

@@ -1,9 +1,8 @@
 """`apprentice serve` and `apprentice chat`: a trained model in use."""
 
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,7 +20,7 @@ MODEL = Annotated[
         "project in the folder of artifacts that has a champion.",
     ),
 ]
-_write = partial(print, end="", flush=True)
+write = partial(print, end="", flush=True)
 TOKENS = 256
 """Of one answer, by default."""
 ENGINE = Annotated[
@@ -90,24 +89,6 @@ def chat(
         answering(model or str(recipe), store, hub, engine) as endpoint,
     ):
         try:
-            talk(player, seed, Speaker(endpoint, tokens, _write), input, _write)
+            talk(player, seed, Speaker(endpoint, tokens, write), input, write)
         except EOFError:
             print("\nThe chat has ended.")
-
-
-def watch_model(
-    opened: AbstractContextManager[Any], seed: int | None, model: str, engine: EngineName | None, store: Path
-) -> None:
-    """Show how a model plays one episode.
-
-    Args:
-        opened: Yields the environment.
-        seed: Of the question; None for a random one.
-    """
-    with no_collection():
-        from apprentice.flows.cli.play_by_hand import any_seed
-        from apprentice.flows.serving.chat import Speaker, watch
-        from apprentice.flows.serving.served import answering
-
-    with opened as player, answering(model, store, None, engine) as endpoint:
-        watch(player, any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, _write), _write)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.flows.pipeline import protected
+from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.recipe import recipe as of_recipe
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
@@ -11,7 +11,9 @@ from tests.flows.commands import TOY
 
 
 def baseline(recipe: Recipe, base: Checkpoint, last: str) -> str:
-    return protected(base, recipe.student.build is not None, recipe.trains_on[0], last)
+    stages = Pipeline(None, recipe, base=base)  # type: ignore[arg-type]  # no stage runs
+    stages.models[last] = base
+    return stages.protected()
 
 
 BASE = BaseStudent(repository="local/toy-base", revision="0" * 40, key="0" * 20, parameters=1)
