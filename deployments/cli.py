@@ -50,8 +50,8 @@ def init_project(
             "apprentice setup --files .",
             "prefect --no-prompt deploy --all",
             "prefect worker start --pool cpu",
+            f"apprentice run --on cpu {RECIPE}",
         ]
-        commands += [f"apprentice run --on cpu {RECIPE}"]
     else:
         commands += [f"apprentice run {RECIPE}", f"apprentice view {RECIPE}"]
     print(*(f"  {each}" for each in commands), sep="\n")

@@ -13,14 +13,14 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import environment_class, known
-from apprentice.flows.recipe.loading import load_recipe, packaged, recipe_file
+from apprentice.flows.recipe.loading import class_in, load_recipe, packaged, recipe_file
 from apprentice.flows.recipe.recipe import TRAINING_SECTIONS, Recipe
 from apprentice.tasks.reporting.errors import Stop
 
@@ -87,7 +87,7 @@ def _meanings(section: yaml.Node | None, model: type[BaseModel]) -> Iterator[tup
     assert isinstance(section, yaml.MappingNode)
     for key, value in section.value:
         field = model.model_fields[key.value]
-        inner = model_of(field.annotation)
+        inner = class_in(field.annotation, BaseModel)
         opens = inner is not None and isinstance(value, yaml.MappingNode) and not value.flow_style
         if meaning := field.description or (inner.__doc__ if inner and opens else None):
             sentence = re.split(r"(?<=\.)\s", " ".join(meaning.split()), maxsplit=1)[0]
@@ -108,19 +108,12 @@ def _index(name: str) -> str:
     return "\n".join([head, *named])
 
 
-def model_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the settings model in an annotation, also inside `X | None` and `list[X]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for each in get_args(annotation) if (found := model_of(each))), None)
-
-
 def editor_schema() -> str:
     """Return the JSON schema of recipes, with which an editor underlines mistakes while they are typed."""
     schema = Recipe.model_json_schema()
     schema["$schema"] = "http://json-schema.org/draft-07/schema#"
     for name, field in Recipe.model_fields.items():
-        if model_of(field.annotation):
+        if class_in(field.annotation, BaseModel):
             others: list[Any] = [{"type": "null"}]  # an empty section has the defaults
             others += [{"enum": ["off", False]}] if name in TRAINING_SECTIONS else []
             schema["properties"][name] = _or(schema["properties"][name], *others)

@@ -6,7 +6,6 @@ In: what `--schedule` or a prefect.yaml says. Out: a schedule, or Stop.
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -37,8 +36,8 @@ def cron_schedule(schedule: str, timezone: str) -> CronSchedule:
 def check_index(file: Path) -> None:
     """Raise Stop for a schedule in a prefect.yaml that is none, or never comes."""
     for deployment in yaml.safe_load(file.read_text()).get("deployments") or []:
-        for schedule in _of(deployment):
-            if why := _refused(schedule):
+        for schedule in [deployment.get("schedule"), *(deployment.get("schedules") or [])]:
+            if isinstance(schedule, dict) and "{{" not in str(schedule) and (why := _refused(schedule)):
                 given = ", ".join(f"{name}: {schedule[name]!r}" for name in (*KINDS, "timezone") if name in schedule)
                 raise Stop(
                     f"{file}: the deployment {deployment.get('name')} has the schedule {given}, and {why}.",
@@ -52,12 +51,6 @@ def index_of_this_command() -> Path:
     named = [after for word, after in pairwise(words) if word == "--prefect-file"]
     named += [word.partition("=")[2] for word in words if word.startswith("--prefect-file=")]
     return Path(named[-1] if named else "prefect.yaml")
-
-
-def _of(deployment: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for each in [deployment.get("schedule"), *(deployment.get("schedules") or [])]:
-        if isinstance(each, dict) and "{{" not in str(each):
-            yield each
 
 
 def _refused(given: dict[str, Any]) -> str:

@@ -61,11 +61,8 @@ class LongRun(NamedTuple):
         if not (each.release.promoted and self.size):
             return None
         questions = store.find(Questions, exam.key((self.environment, self.window, self.size), {}))
-        if questions is None:
-            return None
-        found = store.find(
-            Evaluation, evaluate.key((self.spec, each.trained, self.environment, questions, self.seed), {})
-        )
+        given = self.spec, each.trained, self.environment, questions, self.seed
+        found = store.find(Evaluation, evaluate.key(given, {})) if questions else None
         if found is None:
             return None
         known_texts = {

@@ -19,7 +19,7 @@ from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.spec import Purpose
+from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.trainer import read_log
 from apprentice.tasks.trainings import TRAININGS
@@ -118,20 +118,15 @@ class Pipeline:
 
     def held_out(self, models: dict[str, Checkpoint]) -> Models[Evaluation]:
         """Evaluate models on the held-out questions; return the evaluations by model."""
-        recipe, plain = self.recipe, self.recipe.evaluate
-        return Models(
-            {
-                name: evaluate.titled(f"Evaluation of {name} in {{environment}}")(
-                    self.run,
-                    plain.of_untrained() if name == ModelName.BASE else plain,
-                    model,
-                    recipe.environment,
-                    self.questions,
-                    self.seed,
-                )
-                for name, model in models.items()
-            }
-        )
+        plain, found = self.recipe.evaluate, Models[Evaluation]()
+        for name, model in models.items():
+            spec = plain.of_untrained() if name == ModelName.BASE else plain
+            found[name] = self._evaluated(f"Evaluation of {name}", spec, model)
+        return found
+
+    def _evaluated(self, title: str, spec: EvaluateSpec, model: Checkpoint) -> Evaluation:
+        stage = evaluate.titled(f"{title} in {{environment}}")
+        return stage(self.run, spec, model, self.recipe.environment, self.questions, self.seed)
 
     @cached_property
     def regression_questions(self) -> dict[str, Questions]:
@@ -156,13 +151,9 @@ class Pipeline:
     def thoughts(self, model: Checkpoint) -> dict[str, Evaluation]:
         """Evaluate a model that thinks within parts of its budget, with other thoughts, and in several samples for a
         vote; return the evaluations by share of the budget and by name. Empty where the recipe asks for none."""
-        recipe = self.recipe
-        ahead = recipe.evaluate.of_thoughts(recipe.student.thinking is not None)
+        ahead = self.recipe.evaluate.of_thoughts(self.recipe.student.thinking is not None)
         return {
-            name: evaluate.titled(f"Evaluation of the thoughts ({name}) in {{environment}}")(
-                self.run, spec, model, recipe.environment, self.questions, self.seed
-            )
-            for name, spec in ahead.items()
+            name: self._evaluated(f"Evaluation of the thoughts ({name})", spec, model) for name, spec in ahead.items()
         }
 
     def for_verdict(self) -> tuple[EnvironmentSpec, Rollouts | None, Checkpoint, float, str]:

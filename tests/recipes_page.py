@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from apprentice.deployments.new_project import model_of
+from apprentice.flows.recipe.loading import class_in
 from apprentice.flows.recipe.recipe import Recipe
 
 OPENING = """# Recipes
@@ -41,7 +41,9 @@ def page() -> str:
 
 
 def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
-    sections = [(name, found) for name, field in model.model_fields.items() if (found := model_of(field.annotation))]
+    sections = [
+        (name, found) for name, field in model.model_fields.items() if (found := class_in(field.annotation, BaseModel))
+    ]
     yield f"## {f'`{path}`' if path else 'A recipe'}\n"
     yield f"{(model.__doc__ or '').strip()}\n"
     yield "| field | default | range | meaning |\n| --- | --- | --- | --- |"
@@ -56,7 +58,7 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if model_of(field.annotation) and field.default is not None:
+    if class_in(field.annotation, BaseModel) and field.default is not None:
         return "see below"
     value = field.get_default(call_default_factory=True)
     return "–" if value is None else f"`{value}`"

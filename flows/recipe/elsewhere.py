@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.paths import HOME, Absolute
 from apprentice.envs.wire.passing import leaves
+from apprentice.flows.recipe.loading import class_in
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import CollectSpec
@@ -82,11 +83,5 @@ def _path_settings(where: str, spec: EnvironmentSpec) -> Iterator[tuple[str, str
     for label, each in spec.mixed.items():
         yield from _path_settings(f"{where}.settings.parts.{label}", each)
     for name, field in environment_class(spec.name).Settings.model_fields.items():
-        if _is_path(field.annotation) and isinstance(value := spec.settings.get(name), str | Path):
+        if class_in(field.annotation, Path) and isinstance(value := spec.settings.get(name), str | Path):
             yield f"{where}.settings.{name}", str(value)
-
-
-def _is_path(annotation: Any) -> bool:
-    if isinstance(annotation, type) and issubclass(annotation, Path):
-        return True
-    return any(map(_is_path, get_args(annotation)))

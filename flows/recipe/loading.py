@@ -15,7 +15,7 @@ from contextlib import suppress
 from copy import deepcopy
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
@@ -28,6 +28,7 @@ from apprentice.flows.recipe.recipe import TRAINING_SECTIONS, Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import A_NUMBER
 
+T = TypeVar("T")
 RECIPES = Path(__file__).resolve().parents[2] / "deployments" / "recipes"
 """The recipes that are installed with this package."""
 
@@ -420,6 +421,12 @@ def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]
         if isinstance(name, int):  # a list item: `model` is already the item's type
             continue
         annotation = model.model_fields[name].annotation if name in model.model_fields else None
-        candidates = [annotation, *get_args(annotation)]
-        model = next((each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel)), model)
+        model = class_in(annotation, BaseModel) or model
     return list(model.model_fields)
+
+
+def class_in(annotation: Any, kind: type[T]) -> type[T] | None:
+    """Return the class of that kind in an annotation, also inside `X | None` and `list[X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, kind):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := class_in(each, kind))), None)

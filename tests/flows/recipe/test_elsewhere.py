@@ -11,10 +11,9 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 
 from apprentice.deployments import cli
-from apprentice.deployments.new_project import model_of
 from apprentice.deployments.steps import as_deployed, with_common_store
 from apprentice.flows.recipe.elsewhere import overrides_elsewhere, paths_needed
-from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.loading import class_in, load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from tests.envs.test_outside import NAME
@@ -213,7 +212,7 @@ def models(whole: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[type[
         seen.add(whole)
         yield whole
         for field in whole.model_fields.values():
-            if (inner := model_of(field.annotation)) is not None:
+            if (inner := class_in(field.annotation, BaseModel)) is not None:
                 yield from models(inner, seen)
 
 
