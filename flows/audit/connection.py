@@ -89,19 +89,17 @@ def wire(subject: Subject) -> CheckResult:
     name = subject.spec.name
     try:
         subject.seen = _play_a_few(subject)
-    except Refused as refused:
+    except (Refused, SessionLost) as error:
         if fault := subject.fault_in_tried():
             return failed(str(fault), CORRECT)
-        return _foreign(subject, f"it refuses a reset or a step: {refused}")
-    except SessionLost as lost:
-        if fault := subject.fault_in_tried():
-            return failed(str(fault), CORRECT)
-        if isinstance(lost.__cause__, BadReply) and _is_adapter(subject):
+        if isinstance(error, Refused):
+            return _foreign(subject, f"it refuses a reset or a step: {error}")
+        if not isinstance(error.__cause__, BadReply):
+            return failed(f"the connection was lost: {error}", "See the server's log and check again.")
+        if _is_adapter(subject):
             said = "the same calls did not lead to the same episode: its replies are drawn at random, or it counts on"
-            return failed(f"{said} ({lost})", UNSTEADY)
-        if isinstance(lost.__cause__, BadReply):
-            return _foreign(subject, f"its replies are not those of {name} ({lost})")
-        return failed(f"the connection was lost: {lost}", "See the server's log and check again.")
+            return failed(f"{said} ({error})", UNSTEADY)
+        return _foreign(subject, f"its replies are not those of {name} ({error})")
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # a class that reads another one's replies
         is_own = subject.elsewhere is not None or game_of(name) is not None  # not made for other servers
         if is_own and (fault := fault_of(error, subject.files)):

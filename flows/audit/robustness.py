@@ -47,15 +47,15 @@ MEGABYTES = 30.0
 
 
 @contextmanager
-def _impatient(subject: Subject) -> Iterator[tuple[Recorded, Player]]:
-    """A session of its own that takes a slow reply for none, and tries once more only."""
+def _impatient(subject: Subject) -> Iterator[Player]:
+    """A player with a session of its own that takes a slow reply for none, and tries once more only."""
     longest = max((took for each in subject.sessions for took in (*each.resets, *each.steps)), default=0.0)
     timeout = min(subject.server.message_timeout, max(SLOWEST, 10 * longest))
     server = subject.server.model_copy(update={"message_timeout": timeout, "patience": 2 * timeout})
     session = Recorded(server, attempts=1)
     wait_for(subject.sessions[-1].shut())  # its place
     try:
-        yield session, subject.spec.make(session)
+        yield subject.spec.make(session)
     finally:
         wait_for(shut([session]))
 
@@ -65,18 +65,16 @@ def arguments(subject: Subject) -> CheckResult:
     seed, count, until = subject.seeds[0], 0, monotonic() + 1.5 * subject.extent.seconds
     remedy = "Tell the player what is wrong (a ValueError in a game); let nothing else escape, and nothing take long."
     for calls in _odd_calls(subject):
-        with _impatient(subject) as (_, environment):
+        with _impatient(subject) as environment:
             try:
                 episode = Episode(environment, seed)
                 take(episode, *calls)
+                said, saw = "a call crashes the environment" if episode.broken else "", episode.broken
             except SessionLost as lost:
-                fault = subject.fault_in(seed, calls)
-                said = f"a call is never answered{f': {fault}' if fault else ''}"
-                return failed(said, remedy, CheckEvidence(seed, calls, str(lost)))
-        if episode.broken:
+                said, saw = "a call is never answered", str(lost)
+        if said:
             fault = subject.fault_in(seed, calls)
-            said = f"a call crashes the environment{f': {fault}' if fault else ''}"
-            return failed(said, remedy, CheckEvidence(seed, calls, episode.broken))
+            return failed(f"{said}{f': {fault}' if fault else ''}", remedy, CheckEvidence(seed, calls, saw))
         count += 1
         if monotonic() > until:
             break

@@ -164,16 +164,11 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
     keep_curves_in(store.absolute())
     import trackio
 
-    settings = {
-        "host": "127.0.0.1",
-        "server_port": port,
-        "share": False,
-        "open_browser": browser,
-        "block_thread": False,
-    }
     try:
         with redirect_stdout(StringIO()):  # it prints a URL with a token that grants write access
-            server, url, *_ = trackio.show(project, **settings)
+            server, url, *_ = trackio.show(
+                project, host="127.0.0.1", server_port=port, share=False, open_browser=browser, block_thread=False
+            )
     except OSError as error:
         raise Stop(f"The dashboard has no port to listen on: {error}", "Choose another with --port.") from None
     shown = f"?project={project}" if project else ""

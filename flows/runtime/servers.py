@@ -170,11 +170,10 @@ def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = Tr
         holds_device: Whether this process holds a GPU: it then waits for the Hub only for a quarter of `grace`.
         hub_needed: Whether other machines need the artifacts. If not, an unreachable Hub does not stop the run.
     """
-    spec = recipe.store
-    if spec.hub is None:
+    spec, hub = recipe.store, recipe.store.hub
+    if hub is None:
         return LocalStore(spec.path, recipe.name, license=spec.license, describe=write_card)
-    patience = recipe.server.grace / 4 if holds_device else spec.hub.patience
-    hub = spec.hub
+    patience = recipe.server.grace / 4 if holds_device else hub.patience
     return HubStore(
         *(spec.path, recipe.name, hub.namespace, hub.private, patience, hub_needed),
         license=spec.license,

@@ -7,6 +7,7 @@ their name. So names are tried, and the resets compared.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, groupby
 from time import monotonic
 from typing import Any
@@ -118,15 +119,13 @@ def _changes(
     hidden: Sequence[str],
 ) -> bool:
     """Whether a task begins otherwise when it is asked for again: it is drawn, and its name makes no difference."""
-    for _ in range(REPEATS):
-        if monotonic() > until:
-            break
-        try:
+    with suppress(Stop):
+        for _ in range(REPEATS):
+            if monotonic() > until:
+                break
             [again] = first_resets(server, given | {"tasks": [task]}, seeds=(1,))
-        except Stop:
-            break
-        if difference(start, _shown(again, hidden)):
-            return True
+            if difference(start, _shown(again, hidden)):
+                return True
     return False
 
 

@@ -1,6 +1,6 @@
 """What an audit looks at, and what it says of it: a server that plays an environment, and the findings of its checks.
 
-In: a server, an environment, seeds. Out: played episodes, and `Finding`, one for each check.
+In: a server, an environment, seeds. Out: played episodes, and a `CheckResult` for each check.
 """
 
 import asyncio
