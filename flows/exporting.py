@@ -8,10 +8,8 @@ import os
 import shutil
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.flows.recipe.loading import explain, load_recipe
+from apprentice.flows.recipe.loading import explained, load_recipe
 from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.sections import HubSpec, StoreSpec
 from apprentice.flows.runtime.servers import RunServers, open_store
@@ -87,13 +85,9 @@ def evaluated_model(
             f"Evaluate it: apprentice evaluate RECIPE --model {trained.named.key}",
         )
     settings = evaluation.settings
-    try:
+    remedy = f"Evaluate the model with this code: apprentice evaluate RECIPE --model {trained.named.key}"
+    with explained(f"The environment of {node.ref} is not the one that is installed", remedy):
         played_in = EnvironmentSpec.model_validate(settings["environment"])
-    except ValidationError as error:
-        raise Stop(
-            f"The environment of {node.ref} is not the one that is installed:\n{explain(error)}",
-            f"Evaluate the model with this code: apprentice evaluate RECIPE --model {trained.named.key}",
-        ) from None
     checkpoint, judged, questions = trained.artifact, evaluation.artifact, evaluation.inputs["questions"].artifact
     assert isinstance(checkpoint, Checkpoint)
     assert isinstance(judged, Evaluation)

@@ -34,7 +34,15 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
 from apprentice.flows.audit.connection import answers, known_as
 from apprentice.flows.audit.play.subject import Needs, Subject
-from apprentice.flows.recipe.loading import RECIPES, explain, load_recipe, override_field, read_file, recipe_file
+from apprentice.flows.recipe.loading import (
+    RECIPES,
+    explain,
+    explained,
+    load_recipe,
+    override_field,
+    read_file,
+    recipe_file,
+)
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting import announce
@@ -175,19 +183,15 @@ def environment_of(
     Raises Stop for an unknown name or invalid settings.
     """
     known, source = settings_class(name), ""
-    try:
+    first = next(iter(known.model_fields), "name")
+    remedy = f"Change them with --set, such as --set {first}=…, or take a recipe's with --recipe."
+    with explained(f"These settings are not valid for {name}", remedy, known):
         if settings is None and not overrides:
             settings, source = settings_from_a_recipe(name)
         changed: dict[str, Any] = {"settings": dict(settings or {})}
         for each in overrides or []:
             override_field(changed, f"settings.{each}")
         known.model_validate(changed["settings"])
-    except ValidationError as error:
-        raise Stop(
-            f"These settings are not valid for {name}:\n{explain(error, known)}",
-            f"Change them with --set, such as --set {next(iter(known.model_fields), 'name')}=…, or take a recipe's "
-            "with --recipe.",
-        ) from None
     spec = EnvironmentSpec(name=name, settings=changed["settings"])
     return spec, f"Using the settings of the recipe {source}." if source else ""
 
@@ -203,10 +207,8 @@ def settings_given(overrides: list[str] | None) -> dict[str, Any]:
         else:
             own.append(each)
     spec, _ = environment_of(ANY, {}, own)
-    try:
+    with explained("say is not valid", "Such as --set say.tool=respond.", TextCall):
         return spec.settings | {name: TextCall.model_validate(value).model_dump() for name, value in say.items()}
-    except ValidationError as error:
-        raise Stop(f"say is not valid:\n{explain(error, TextCall)}", "Such as --set say.tool=respond.") from None
 
 
 def recipe_at(path: Path, overrides: list[str] | None = None) -> Recipe:

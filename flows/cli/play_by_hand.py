@@ -22,6 +22,7 @@ from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.player import Player
 from apprentice.envs.pool import sessions_with
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.flows.audit.play.subject import take
 from apprentice.flows.cli.choice import environment_of, in_recipe, name_of, recipe_at, server_at, settings_class
 from apprentice.flows.runtime.servers import completed, environment_server, listening, serve_on
 from apprentice.flows.serving.chat import server_failures
@@ -54,12 +55,9 @@ def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:
         value = _argument(name, schema, name in parameters.get("required", []), ask, show)
         if value is not None:
             arguments[name] = value
-    if function is LAST_TEXT["function"]:
-        episode.step({"role": "assistant", "content": arguments["text"]})
-        return
-    call = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
-    episode.step({"role": "assistant", "content": None, "tool_calls": [call]})
-    show(f"{episode.messages[-1]['content']}\n")
+    take(episode, (function["name"], arguments))
+    if function is not LAST_TEXT["function"]:
+        show(f"{episode.messages[-1]['content']}\n")
 
 
 def _tool(tools: list[dict[str, Any]], ask: Ask, show: Callable[[str], None]) -> dict[str, Any]:

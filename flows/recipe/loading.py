@@ -11,7 +11,7 @@ Reads and writes recipes as YAML 1.2: `010` is ten, `off` is a word, `1e-2` is a
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from io import StringIO
 from pathlib import Path
@@ -313,13 +313,8 @@ def _validated(
     for override in overrides:
         override_field(given, override)
     _let_the_named_teacher_play(given, {override.partition("=")[0] for override in overrides})
-    try:
+    with explained(f"{called} is not a valid recipe", "Correct it and run again.", places=places, overrides=overrides):
         return Recipe.model_validate(given, context=context)
-    except ValidationError as error:
-        raise Stop(
-            f"{called} is not a valid recipe:\n{explain(error, places=places, overrides=overrides)}",
-            "Correct it and run again.",
-        ) from None
 
 
 def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
@@ -329,13 +324,9 @@ def with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     given = recipe.as_parameters()
     for override in overrides:
         override_field(given, override)
-    try:
+    cause = f"The overrides are not valid for the recipe {recipe.name}"
+    with explained(cause, "Correct them and run again.", overrides=overrides):
         return Recipe.model_validate(given)
-    except ValidationError as error:
-        raise Stop(
-            f"The overrides are not valid for the recipe {recipe.name}:\n{explain(error, overrides=overrides)}",
-            "Correct them and run again.",
-        ) from None
 
 
 def override_field(recipe: dict[str, Any], override: str) -> None:
@@ -385,6 +376,15 @@ def _let_the_named_teacher_play(recipe: dict[str, Any], named: set[str]) -> None
         if any(teacher.get(path.partition(".")[2]) is not None for path in override & named):
             for path in replaced - named:
                 teacher.pop(path.partition(".")[2], None)
+
+
+@contextmanager
+def explained(cause: str, remedy: str, whole: type[BaseModel] = Recipe, **beside: Any) -> Iterator[None]:
+    """Raise Stop for data that is not valid: the cause, then what `explain` says of it, which takes `beside`."""
+    try:
+        yield
+    except ValidationError as error:
+        raise Stop(f"{cause}:\n{explain(error, whole, **beside)}", remedy) from None
 
 
 def explain(

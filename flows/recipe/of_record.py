@@ -5,9 +5,7 @@ In: an artifact. Out: a recipe for the environments that are installed.
 
 from typing import Any
 
-from pydantic import ValidationError
-
-from apprentice.flows.recipe.loading import explain
+from apprentice.flows.recipe.loading import explained
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.reporting.errors import Stop
@@ -17,13 +15,9 @@ def recorded_recipe(node: Node) -> Recipe:
     """Return the recipe that an artifact's record has, for the installed environments. Raises Stop."""
     if node.record is None or not (recorded := node.record.provenance.recipe):
         raise Stop(f"{node.ref} has no record of its recipe: it is gone, or of older code.", "Run its recipe again.")
-    try:
+    remedy = f"Use the code that made it: {node.record.provenance.code}."
+    with explained(f"The recipe of {node.ref} is not valid for this code", remedy):
         return Recipe.model_validate(_for_what_is_installed(recorded))
-    except ValidationError as error:
-        raise Stop(
-            f"The recipe of {node.ref} is not valid for this code:\n{explain(error)}",
-            f"Use the code that made it: {node.record.provenance.code}.",
-        ) from None
 
 
 def _for_what_is_installed(recorded: Any) -> Any:

@@ -128,7 +128,7 @@ def audited(case: Case) -> Audited:
 def wrong(one: Audited) -> list[CheckResult]:
     """The failed checks, errors first; not those of a server."""
     found = [each for each in one.findings if each.status == "failed" and each.severity != "note"]
-    return sorted((each for each in found if each.check not in PER_SERVER), key=lambda each: each.severity)
+    return sorted((each for each in found if each.check not in PER_SERVER), key=lambda each: each.severity != "error")
 
 
 def as_known(results: list[Audited]) -> list[dict[str, Any]]:
