@@ -334,7 +334,7 @@ def _check_environments(tasks: Sequence[PlannedTask], processes: int = 1) -> lis
         for found in found_before(task.spec):
             announce.warn(f"{found} See envs/AUDIT.md.")
         if wrong := report.wrong:
-            raise Stop(f"{task.server.url} does not work for {task.spec}: {_line(wrong.found)}.", wrong.remedy)
+            raise Stop(f"{task.server.url} does not work for {task.spec}: {one_line(wrong.found)[:300]}.", wrong.remedy)
         if processes > 1 and report.granted < needs.train:
             raise Stop(
                 f"{task.server.url} grants {report.granted} sessions, and {needs}. Its {processes} processes take no "
@@ -366,7 +366,7 @@ def _wait_for(server: EnvironmentServer) -> None:
     try:
         wait_until_there(server, announce.warn)
     except SessionLost as lost:
-        raise Stop(f"The environment is out of reach: {_line(str(lost))}.", answered.remedy) from lost
+        raise Stop(f"The environment is out of reach: {one_line(str(lost))[:300]}.", answered.remedy) from lost
 
 
 def _check_student(
@@ -411,7 +411,3 @@ def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: li
     for each in seen:
         check_template(student, tokenizer, each.environment)
         check_prompt(student, tokenizer, longest, each.environment, each.questions)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
