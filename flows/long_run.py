@@ -83,7 +83,7 @@ def history_rows(store: LocalStore, long_run: LongRun, past: list[PastRound]) ->
         row = each.row()
         shown = {"long run": percent(*curve) if curve else "–"}
         first = ("round", "champion's accuracy")
-        rows.append({name: row[name] for name in first} | shown | {n: v for n, v in row.items() if n not in first})
+        rows.append({name: row[name] for name in first} | shown | row)
     return rows
 
 

@@ -160,7 +160,17 @@ def show_dashboard(store: Path, project: str | None, port: int | None, browser: 
     """
     folder = store.absolute() / FOLDER
     project = None if project is None else project_in_trackio(project)
-    _check(folder, project)
+    known = sorted(path.stem for path in folder.glob("*.db"))
+    if not known:
+        raise Stop(
+            f"There are no curves in {folder} yet.",
+            "They appear with the first step of SFT. For another store pass its recipe, or --store.",
+        )
+    if project is not None and project not in known:
+        raise Stop(
+            f"There are no curves of {project} in {folder} yet; known: {', '.join(known)}.",
+            "Run that recipe first: they appear with the first step of SFT.",
+        )
     keep_curves_in(store.absolute())
     import trackio
 
@@ -187,17 +197,3 @@ def _close(server: Any) -> None:
     uvicorn.thread.join(5)
     uvicorn.force_exit = True  # a page that still waits for its answer
     uvicorn.thread.join(5)
-
-
-def _check(folder: Path, project: str | None) -> None:
-    known = sorted(path.stem for path in folder.glob("*.db"))
-    if not known:
-        raise Stop(
-            f"There are no curves in {folder} yet.",
-            "They appear with the first step of SFT. For another store pass its recipe, or --store.",
-        )
-    if project is not None and project not in known:
-        raise Stop(
-            f"There are no curves of {project} in {folder} yet; known: {', '.join(known)}.",
-            "Run that recipe first: they appear with the first step of SFT.",
-        )

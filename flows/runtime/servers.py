@@ -45,7 +45,7 @@ from apprentice.tasks.reporting.owners import whose
 from apprentice.tasks.settings.training import TrainerSpec
 
 
-class RunServers:
+class RunServers(ExitStack):
     """A context manager that stops the servers it started.
 
     Args:
@@ -54,16 +54,10 @@ class RunServers:
     """
 
     def __init__(self, recipe: Recipe, holds_device: bool = False):
+        super().__init__()
         self._recipe = recipe
         self._holds_device = holds_device
-        self._started = ExitStack()
         self._local: dict[str, list[str]] = {}
-
-    def __enter__(self) -> "RunServers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._started.close()
 
     def environment(self, name: str) -> EnvironmentServer:
         """Return the server of the recipe's or a guard's environment. Raises Stop if it cannot be started."""
@@ -79,8 +73,7 @@ class RunServers:
             if name not in self._local:
                 recipe = self._recipe
                 least = max(recipe.server.sessions, recipe.evaluate.batch_size, recipe.training_sessions())
-                starting = environment_server(name, server, 2 * least, announce.say)
-                self._local[name] = self._started.enter_context(starting)
+                self._local[name] = self.enter_context(environment_server(name, server, 2 * least, announce.say))
             server = server.at(*self._local[name])
         return self.with_short_timeouts(server) if self._holds_device else server
 
@@ -99,7 +92,7 @@ class RunServers:
     def _scripted_teacher(self) -> str:
         task, teacher = self._recipe.environment, self._recipe.teacher
         assert teacher is not None
-        url = self._started.enter_context(
+        url = self.enter_context(
             local_server(
                 "apprentice.envs.serving.scripted_teacher",
                 *("--environment", task.name, "--settings", json.dumps(task.settings)),
