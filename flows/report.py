@@ -52,7 +52,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, ModelName
 from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text, used_questions
+from apprentice.tasks.episodes.record import EvaluatedEpisode, held_out_texts, read_episodes
 from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.models.tokenizer import load_tokenizer
@@ -64,7 +64,6 @@ from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.serving.exported import read_export
 from apprentice.tasks.serving.lookup import exports_of
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import Purpose
 from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
@@ -309,7 +308,7 @@ def _sources(artifacts: Artifacts, measured: list[dict[str, Any]]) -> list[Episo
     lessons = stages.learned_from
     if not (lessons and lessons.rollouts):
         return [*evaluations, *regressions]
-    texts = frozenset(same_text(row["question"]) for row in used_questions(fetch(stages.questions), Purpose.EVALUATE))
+    texts = frozenset(held_out_texts(fetch(stages.questions)))  # as the filter takes them
     thinks = stages.recipe.student.thinking
     teacher = EpisodeSource(
         as_title(_rows_of(work, lessons)),

@@ -15,9 +15,8 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
-from apprentice.tasks.episodes.record import read_questions, same_text
+from apprentice.tasks.episodes.record import held_out_texts
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.settings.spec import Purpose
 
 
 class Shown(NamedTuple):
@@ -121,12 +120,11 @@ def _rollouts(node: Node, evaluation_texts: frozenset[str]) -> Shown:
 
 
 def _evaluation_texts(verdict: Node) -> frozenset[str]:
-    """The normalized questions of the first evaluation's window."""
+    """The normalized questions of the first evaluation that no kept episode may have."""
     evaluation = next((each for name, each in verdict.inputs.items() if name.startswith("evaluations.")), None)
     questions = evaluation.inputs.get("questions") if evaluation else None
     folder = questions.fetch() if questions else None
-    rows = read_questions(folder, Purpose.EVALUATE) if folder else []
-    return frozenset(same_text(row["question"]) for row in rows if row["used"])
+    return frozenset(held_out_texts(folder) if folder else ())
 
 
 def _newest(store: LocalStore, kind: type[Artifact]) -> Node | None:

@@ -17,6 +17,7 @@ from apprentice.flows.runtime import servers
 from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions, Rollouts, SftCheckpoint, Verdict
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
 from tests.browser import browser
 from tests.flows.commands import TOY
@@ -35,9 +36,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
 @pytest.fixture(scope="module")
 def verdict(store: LocalStore) -> Verdict:
     """Two models on three questions, a guard rail, and many episodes of the teacher."""
-    row = {"purpose": "evaluate", "seed": 3, "question": "Question 3?", "used": True}
+    asked = ("evaluate", "Question 3?"), ("evaluate", "Question 5?"), ("grpo", "Question 5?")
+    rows = ({"purpose": purpose, "seed": 3, "question": text, "used": True} for purpose, text in asked)
     counts = {"collect": 0, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
-    questions = published(store, Questions, "e" * 20, {"questions.jsonl": json.dumps(row) + "\n"}, counts)
+    questions = published(store, Questions, "e" * 20, {"questions.jsonl": "\n".join(map(json.dumps, rows))}, counts)
     sft = evaluation(store, "a" * 20, episodes([1.0, 0.0, 0.0]), "sft", inputs={"questions": questions})
     grpo = evaluation(store, "b" * 20, episodes([1.0, 1.0, 0.0]), "grpo", inputs={"questions": questions})
     regression = evaluation(store, "c" * 20, episodes([1.0]), "grpo")
@@ -72,6 +74,7 @@ def test_a_verdict_shows_its_models_its_guard_rails_and_the_teachers_episodes(st
         ("GRPO", "sums", 1),
         ("Teacher", "collected", MANY),
     ]
+    assert shown[-1].source.evaluation_texts == {same_text("Question 3?")}, "the filter keeps those also trained on"
 
 
 def test_a_recipe_shows_its_newest_verdict_and_says_so_where_there_is_none(
