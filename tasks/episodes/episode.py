@@ -11,8 +11,10 @@ Limits on the size and nesting of a model's answer; an answer beyond them counts
 """
 
 import json
+import re
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any
 
 from apprentice.envs.game import SAY
@@ -30,6 +32,9 @@ MOST_DEPTH = 32
 """Maximum nesting of lists and objects in a call's arguments."""
 THOUGHT_CUT_OFF = "thought cut off"
 """The fault of a turn that has a thought without an end, or one over its budget."""
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""A string of JSON text; one that does not end takes the rest of the text."""
+BRACKET = re.compile(r"[][{}]")
 KEPT = 500
 """Characters of a failed answer that are kept for the record."""
 
@@ -78,23 +83,9 @@ def _too_deep(arguments: Any) -> bool:
 
 
 def _deepest(text: str) -> int:
-    """Maximum number of open brackets outside of JSON strings; 0 if there are too few brackets to exceed the limit."""
-    depth = deepest = 0
-    in_string = escaped = False
-    if text.count("[") + text.count("{") <= MOST_DEPTH:
-        return 0
-    for letter in text:
-        if in_string:
-            in_string = escaped or letter != '"'
-            escaped = letter == "\\" and not escaped
-        elif letter == '"':
-            in_string = True
-        elif letter in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif letter in "]}":
-            depth -= 1
-    return deepest
+    """Maximum number of open brackets outside of JSON strings."""
+    brackets = BRACKET.findall(STRING.sub("", text))
+    return max(accumulate(1 if each in "[{" else -1 for each in brackets), default=0)
 
 
 Call = tuple[str, dict[str, Any]]
