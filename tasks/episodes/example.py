@@ -46,26 +46,6 @@ def example_episode(
     return [*opening, first, reply, second, reply]
 
 
-def first_calls(
-    tokenizer: Any, tools: list[dict[str, Any]], thoughts: tuple[str, str]
-) -> list[list[tuple[list[int], list[int]]]]:
-    """For each tool two episodes that differ in the call's values: ids of the prompt, and of the turn with the call.
-
-    Args:
-        thoughts: Of the two.
-    """
-
-    def unfinished_call(
-        function: dict[str, Any], values: Mapping[str, Any], thought: str
-    ) -> tuple[list[int], list[int]]:
-        messages = example_episode(function, (thought, thought), values)[:3]
-        prefix = prompt_ids(tokenizer, messages[:2], tools)
-        return prefix, row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
-
-    versions = [*zip((VALUES, OTHERS), thoughts, strict=True)]
-    return [[unfinished_call(tool["function"], *version) for version in versions] for tool in tools]
-
-
 def calls_with_other_values(tools: list[dict[str, Any]]) -> list[Message]:
     """Calls of all tools, which have in common what does not depend on a call's values: of a single tool one for each
     value that an argument may have, where they are few, and of several tools one each."""
@@ -93,9 +73,16 @@ def _values(schema: dict[str, Any]) -> list[Any]:
 
 def drafts_of(tokenizer: Any, tools: list[dict[str, Any]]) -> Drafts:
     """What is written the same way in every call of these tools."""
+
+    def first_call(function: dict[str, Any], values: Mapping[str, Any], thought: str) -> list[int]:
+        """The ids of the prompt's end, and of the turn with the call."""
+        messages = example_episode(function, (thought, thought), values)[:3]
+        prefix = prompt_ids(tokenizer, messages[:2], tools)
+        return prefix[-CONTEXT:] + row_ids(tokenizer, written_row(messages, tools))[len(prefix) :]
+
     thoughts = THOUGHTS if thinking_of(tokenizer) else ("", "")
-    calls = first_calls(tokenizer, tools, thoughts)
-    return Drafts([[prefix[-CONTEXT:] + turn for prefix, turn in versions] for versions in calls])
+    versions = [*zip((VALUES, OTHERS), thoughts, strict=True)]
+    return Drafts([[first_call(tool["function"], *version) for version in versions] for tool in tools])
 
 
 def _example(schema: dict[str, Any], values: Mapping[str, Any]) -> Any:
