@@ -18,7 +18,7 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import held_out_texts
+from apprentice.tasks.episodes.record import held_out_texts, turns_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
@@ -61,15 +61,15 @@ def _filter(
     ):
         for line in episodes:
             episode = json.loads(line)
-            cause = why_dropped(episode, evaluation_texts, thoughts)
+            cause, turns = why_dropped(episode, evaluation_texts, thoughts), turns_of(episode["messages"])
             rewards += [episode["reward"]] if episode["reward"] is not None and not episode["failed_at"] else []
             mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
                 dropped[cause] += 1
-                examples.setdefault(cause, {"seed": episode["seed"], "turns": _turns(episode)})
+                examples.setdefault(cause, {"seed": episode["seed"], "turns": turns})
                 continue
             kept += 1
-            without += not any(turn.get(THOUGHT) for turn in _turns(episode))
+            without += not any(turn.get(THOUGHT) for turn in turns)
             out.write(line)
             samples += [episode] if len(samples) < SAMPLES else []
     _announce(rollouts.episodes, kept, dropped, mixed)
@@ -95,10 +95,6 @@ def _filter(
     announce.detail(text)
     announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
     return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
-
-
-def _turns(episode: dict[str, Any]) -> list[dict[str, Any]]:
-    return [message for message in episode["messages"] if message["role"] == "assistant"]
 
 
 def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:

@@ -18,8 +18,7 @@ from apprentice.tasks.artifacts.types import COUNTED, RelabelledRollouts, Rollou
 from apprentice.tasks.collect import check_address
 from apprentice.tasks.dataset import REPORT
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.record import Journal, Record, journal, read_rows
+from apprentice.tasks.episodes.record import Journal, Record, journal, read_rows, turns_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.open_questions import Asker, OpenQuestion, does_the_same
 from apprentice.tasks.reporting import announce
@@ -82,10 +81,6 @@ def _key(record: Record) -> tuple[str, str]:
     return record.environment, record.messages[1]["content"]
 
 
-def _turns(record: Record) -> list[Message]:
-    return [message for message in record.messages if message["role"] == "assistant"]
-
-
 def _open_questions(records: list[Record], environment: EnvironmentSpec) -> dict[tuple[str, str], OpenQuestion]:
     """The questions of the rows that a teacher can judge: nobody has, and their episodes have one turn."""
     parts = {environment.played_by(part): part for part in environment.make().parts()}
@@ -94,7 +89,7 @@ def _open_questions(records: list[Record], environment: EnvironmentSpec) -> dict
         part = parts.get(record.environment)
         if record.verified != "no" or record.failed_at or part is None or part.max_turns > 1:
             continue
-        if len(turns := _turns(record)) == 1:
+        if len(turns := turns_of(record.messages)) == 1:
             question = found.setdefault(_key(record), OpenQuestion(len(found), record.messages[1]["content"], part))
             question.turns += turns if turns[0] not in question.turns else []
     return found
@@ -107,7 +102,7 @@ def _relabelled(
     if record.verified != "no" or record.failed_at:
         return RelabelledRow(record, "")
     question = questions.get(_key(record))
-    if question is None or len(turns := _turns(record)) != 1:
+    if question is None or len(turns := turns_of(record.messages)) != 1:
         return _left_out(record, SEVERAL)
     first, second = (answers.get(number) for number in question.numbers)
     assert first is not None

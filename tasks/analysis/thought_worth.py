@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from apprentice.tasks.analysis.comparison import clustered_interval, compare, interval_of, percent, rate
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
 
@@ -121,14 +121,7 @@ def _majority(samples: list[EvaluatedEpisode]) -> EvaluatedEpisode:
 
 def _handed_in(record: EvaluatedEpisode) -> str:
     """What an episode came to: its last text, or its last call; empty without one."""
-    calls = [call["function"] for message in record.messages for call in message.get("tool_calls") or []]
+    calls = [call for message in record.messages for call in message.get("tool_calls") or []]
     if record.last_text or not calls:
         return record.last_text
-    return json.dumps([calls[-1]["name"], _read(calls[-1]["arguments"])], sort_keys=True)
-
-
-def _read(arguments: Any) -> Any:
-    try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:  # of a call that was refused
-        return arguments
+    return json.dumps([calls[-1]["function"]["name"], arguments_of(calls[-1])], sort_keys=True)

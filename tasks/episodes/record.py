@@ -138,7 +138,7 @@ class EvaluatedEpisode(BaseModel):
     @property
     def broke_off_after(self) -> str:
         """The tool of the last call of an episode that the model ended by a turn without one; empty for others."""
-        turns = [message for message in self.messages if message["role"] == "assistant"]
+        turns = turns_of(self.messages)
         if not self.unfinished or not turns or turns[-1].get("tool_calls"):
             return ""
         called = [call["function"]["name"] for message in turns for call in message.get("tool_calls") or []]
@@ -161,6 +161,11 @@ class EvaluatedEpisode(BaseModel):
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"
+
+
+def turns_of(messages: Iterable[Message]) -> list[Message]:
+    """The messages of the assistant."""
+    return [message for message in messages if message["role"] == "assistant"]
 
 
 def ends_in_text(messages: list[Message]) -> bool:
@@ -192,7 +197,7 @@ def arguments_of(call: dict[str, Any]) -> Any:
     given = call["function"]["arguments"]
     try:
         return json.loads(given) if isinstance(given, str) else given
-    except json.JSONDecodeError:
+    except ValueError:  # also raised for numbers of more than 4,300 digits
         return given
 
 

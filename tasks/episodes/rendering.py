@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.tools import without_return
-from apprentice.tasks.episodes.record import Message, ends_in_text, with_arguments
+from apprentice.tasks.episodes.record import Message, arguments_of, ends_in_text, with_arguments
 from apprentice.tasks.episodes.thinking import THOUGHT, of_student, thinking_of, with_thought
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
@@ -148,12 +148,8 @@ def _spelt(call: dict[str, Any]) -> str:
 
 def _mapping(call: dict[str, Any]) -> Any:
     """The arguments as a mapping; as they are where they are none."""
-    arguments = call["function"]["arguments"]
-    try:
-        found = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        return arguments
-    return found if isinstance(found, dict) else arguments
+    found = arguments_of(call)
+    return found if isinstance(found, dict) else call["function"]["arguments"]
 
 
 def prompt_ids(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:

@@ -7,7 +7,7 @@ that infrastructure lost has no such reward either.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.record import Message
+from apprentice.tasks.episodes.record import turns_of
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, tokens_of
 from apprentice.tasks.rollouts.rollouts import LiveRollouts
 from apprentice.tasks.settings.spec import ThinkingSpec
@@ -44,7 +44,7 @@ def turn_limit(thinking: ThinkingSpec, calls: int, most: int, engine: str) -> di
 
 def thought_metrics(rollouts: LiveRollouts, tokenizer: Any) -> dict[str, float]:
     """The metrics of a step's rollouts; empty where infrastructure lost all of them."""
-    played = [_turns(messages) for _, messages, _ in rollouts.played()]
+    played = [turns_of(messages) for _, messages, _ in rollouts.played()]
     if not played:
         return {}
     lengths = [sum(tokens_of(tokenizer, turn.get(THOUGHT, "")) for turn in turns) for turns in played]
@@ -76,7 +76,7 @@ def shapings(
 def _thought_cost(rollouts: LiveRollouts, tokenizer: Any) -> Callable[..., list[float]]:
     def thought_cost(**_: Any) -> list[float]:
         """Minus the tokens of thought of each rollout, in hundreds."""
-        by_player = {id(player): _turns(messages) for _, messages, player in rollouts.played()}
+        by_player = {id(player): turns_of(messages) for _, messages, player in rollouts.played()}
         turns = [by_player.get(id(player), []) for player in rollouts.players]
         return [-sum(tokens_of(tokenizer, each.get(THOUGHT, "")) for each in own) / 100 for own in turns]
 
@@ -94,7 +94,3 @@ def _of_rollouts(rollouts: LiveRollouts, function: Callable[..., Sequence[float]
 
     read.__name__ = getattr(function, "__name__", "soft_overlong")
     return read
-
-
-def _turns(messages: list[Message]) -> list[Message]:
-    return [message for message in messages if message["role"] == "assistant"]

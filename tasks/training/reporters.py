@@ -22,7 +22,7 @@ from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.engine.run import FOLDER, say_ignored, share_curves
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
+from apprentice.tasks.episodes.record import JsonLines, as_line, as_text, read_rows, turns_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
@@ -380,7 +380,7 @@ def last_groups(rows: list[dict[str, Any]], number: int = 2) -> list[dict[str, A
 
 def _row(step: int, rollout: dict[str, Any]) -> dict[str, Any]:
     messages: list[Message] = rollout["messages"]
-    own = [message for message in messages if message["role"] == "assistant"]
+    own = turns_of(messages)
     thinks = any(THOUGHT in message for message in own)
     return {
         "step": step,
@@ -388,15 +388,12 @@ def _row(step: int, rollout: dict[str, Any]) -> dict[str, Any]:
         "question": rollout["question"],
         **({"thought": "\n".join(message.get(THOUGHT) or "" for message in own)} if thinks else {}),
         "said": "\n".join(message["content"] for message in own if message.get("content")),
-        "calls": [_call(call["function"]) for message in own for call in message.get("tool_calls") or []],
+        "calls": [
+            f"{call['function']['name']}({as_text(call)})" for turn in own for call in turn.get("tool_calls") or []
+        ],
         "replies": [message["content"] for message in messages if message["role"] == "tool"],
         "reward": rollout["reward"],
     }
-
-
-def _call(function: dict[str, Any]) -> str:
-    given = function["arguments"]
-    return f"{function['name']}({given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)})"
 
 
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
