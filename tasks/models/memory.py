@@ -11,9 +11,9 @@ import json
 import os
 import platform
 import sys
-import time
+import timeit
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +46,6 @@ def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) ->
     Args:
         liger: Whether Liger's kernels are installed.
     """
-    savings: Iterable[Saving]
     if isinstance(spec, EvaluateSpec):
         savings = halved("batch_size", spec.batch_size, "the same answers, in smaller batches")
     else:
@@ -232,12 +231,7 @@ def _times_faster() -> float:
 
     def best(dtype: Any) -> float:
         pair = left.to(dtype), right.to(dtype)
-        times = []
-        for _ in range(8):
-            began = time.perf_counter()
-            torch.mm(*pair)
-            times.append(time.perf_counter() - began)
-        return min(times)
+        return min(timeit.repeat(lambda: torch.mm(*pair), repeat=8, number=1))
 
     return best(torch.float32) / best(torch.bfloat16)
 

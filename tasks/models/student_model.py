@@ -10,7 +10,7 @@ import random
 import re
 import shutil
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -331,15 +331,15 @@ def batch_of(tokenizer: Any, draw: random.Random) -> dict[str, Any]:
     """Token ids, attention mask and labels of BATCH_SIZE texts, padded on the right."""
     import torch
 
+    def padded(rows: Iterable[list[int]], padding: int) -> Any:
+        return torch.nn.utils.rnn.pad_sequence([*map(torch.tensor, rows)], batch_first=True, padding_value=padding)
+
     texts = [text_of(tokenizer, draw) for _ in range(BATCH_SIZE)]
-    longest = max(len(ids) for ids, _ in texts)
-    ids = torch.full((BATCH_SIZE, longest), tokenizer.pad_token_id)
-    labels = torch.full_like(ids, -100)
-    for row, (text, known) in enumerate(texts):
-        ids[row, : len(text)] = torch.tensor(text)
-        labels[row, known : len(text)] = ids[row, known : len(text)]
-    seen = torch.arange(longest)[None] < torch.tensor([[len(text)] for text, _ in texts])
-    return {"input_ids": ids, "attention_mask": seen.long(), "labels": labels}
+    return {
+        "input_ids": padded((ids for ids, _ in texts), tokenizer.pad_token_id),
+        "attention_mask": padded(([1] * len(ids) for ids, _ in texts), 0),
+        "labels": padded(([-100] * known + ids[known:] for ids, known in texts), -100),
+    }
 
 
 def text_of(tokenizer: Any, draw: random.Random) -> tuple[list[int], int]:

@@ -212,7 +212,7 @@ def forward_shared(model: Any, completion_columns: int) -> Callable[..., Any]:
             dim=0, return_inverse=True
         )
         of_group, seen = both.split(before + 1, dim=1)
-        _take(cache, torch.zeros(len(both), dtype=torch.long, device=ids.device))
+        cache.batch_select_indices(torch.zeros(len(both), dtype=torch.long, device=ids.device))
         if before >= SHORTEST:
             seen = torch.nn.functional.pad(seen[:, :before], (known, 0), value=1)
             advance(of_group[:, :before], seen, cache)
@@ -222,7 +222,7 @@ def forward_shared(model: Any, completion_columns: int) -> Callable[..., Any]:
         tree = CompletionTree.of(ids, mask[:, -ids.shape[1] :], group, completion_columns, known=seen.shape[1])
         if tree is not None:
             return forward_tree(model, tree, seen, cache, **given)
-        _take(cache, group)
+        cache.batch_select_indices(group)
         mask = torch.nn.functional.pad(mask, (known, 0), value=1)
         return model(**_after(cache, ids, mask), labels=labels, **given)
 
@@ -278,7 +278,8 @@ class CompletionTree(NamedTuple):
         width = max(map(len, groups))
         if not _pays(ids.shape, (len(groups), width), known):
             return None
-        parents, tokens = (_padded([[key[n] for key in known] for known in groups], width) for n in (0, 1))
+        nodes = [torch.tensor([*each], dtype=torch.long).view(-1, 2) for each in groups]
+        parents, tokens = torch.nn.utils.rnn.pad_sequence(nodes, batch_first=True, padding_value=-1).unbind(dim=2)
         sees = torch.eye(width, dtype=torch.bool).repeat(len(groups), 1, 1)
         every = torch.arange(len(groups))
         for node in range(1, width):  # those that lead to it come before it
@@ -295,13 +296,6 @@ def _pays(rows: tuple[int, int], tree: tuple[int, int], known: int) -> bool:
     (count, columns), (groups, nodes) = rows, tree
     pairs = groups * nodes * (known + nodes), count * columns * (known + columns)
     return 0 < groups * nodes <= SMALLER * count * columns and pairs[0] <= pairs[1]
-
-
-def _padded(rows: list[list[int]], width: int) -> Any:
-    """A matrix of these rows, in which -1 follows them."""
-    import torch
-
-    return torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.long)
 
 
 def forward_tree(model: Any, tree: CompletionTree, seen: Any, cache: Any, **given: Any) -> Any:
@@ -337,12 +331,6 @@ def _expand(cache: Any, rows: int) -> None:
     """Makes the only row of a cache the rows of a batch, without copies."""
     for layer in cache.layers:
         layer.keys, layer.values = (each.expand(rows, -1, -1, -1) for each in (layer.keys, layer.values))
-
-
-def _take(cache: Any, rows: Any) -> None:
-    """Makes these rows of a cache its rows."""
-    for layer in cache.layers:
-        layer.keys, layer.values = layer.keys[rows], layer.values[rows]
 
 
 def _in_common(prompts: Any, mask: Any) -> int:
