@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
@@ -29,24 +29,21 @@ def generate(trainer: Any, prompts: Ids, generations: int) -> Generated:
     return trainer._generate_single_turn(prompts, None, {}, generations)
 
 
-def tool_reply_ids(trainer: Any, replies: list[dict[str, Any]]) -> list[int]:
+def reply_ids(tokenizer: Any, replies: list[dict[str, Any]], trainer: Any = None) -> list[int]:
     """trl `GRPOTrainer._get_tool_suffix_ids`: the ids that TRL's loop inserts between two turns. Without it, a
-    concatenated episode has other ids than the same episode rendered as a whole (law 1)."""
-    return _reply_ids(trainer.processing_class, tokenizer_of(trainer), trainer.chat_template, replies)
+    concatenated episode has other ids than the same episode rendered as a whole (law 1).
 
+    TRL takes the tokenizer's end token for the one that ends a call; in some families it is another.
 
-def reply_ids(tokenizer: Any, replies: list[dict[str, Any]]) -> list[int]:
-    """Like `tool_reply_ids`, before there is a trainer. Raises ValueError where the template changes earlier turns."""
-    return _reply_ids(tokenizer, tokenizer, None, replies)
-
-
-def _reply_ids(processing_class: Any, tokenizer: Any, template: str | None, replies: list[dict[str, Any]]) -> list[int]:
-    """TRL takes the tokenizer's end token for the one that ends a call; in some families it is another."""
+    Args:
+        trainer: None before there is one. Then raises ValueError where the template changes earlier turns.
+    """
     from trl import GRPOTrainer
 
+    processing_class = trainer.processing_class if trainer else tokenizer
     stand_in: Any = SimpleNamespace(
         processing_class=processing_class,
-        chat_template=template,
+        chat_template=trainer.chat_template if trainer else None,
         chat_template_kwargs=TEMPLATE_ARGUMENTS,
         _tokenizer=SimpleNamespace(eos_token_id=chat_format(tokenizer).call_end),
         _is_vlm=processing_class is not tokenizer,
@@ -239,36 +236,16 @@ def colocating_trainer(trainer_class: Any, dtype: str) -> type:
     return ColocatingTrainer
 
 
-class Refill(Protocol):
-    """Decides what `refilling_trainer` asks and keeps; the same in every process.
-
-    `rewards` are those of all processes' rollouts of a step so far, (rows, reward functions), in the order asked.
-    """
-
-    def first(self, trainer: Any) -> list[dict[str, Any]]:
-        """The dataset rows that a step plays first, one for each rollout of all processes."""
-        ...
-
-    def further(self, trainer: Any, rewards: Any) -> list[dict[str, Any]]:
-        """The dataset rows to play next, likewise; empty for no more."""
-        ...
-
-    def filled(self, trainer: Any, rewards: Any) -> list[int]:
-        """The rollouts that the step learns from, by their index in `rewards`."""
-        ...
-
-    def finished(self, trainer: Any, rewards: Any) -> dict[str, float]:
-        """Called once, when a step plays no more; returns metrics."""
-        ...
-
-
-def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
+def refilling_trainer(trainer_class: Any, refill: Any) -> type:
     """A trainer that plays given questions, further ones in a step, and keeps some rollouts: trl
     `_generate_and_score_completions`, `_generate`, `_calculate_rewards` and `_metrics`. TRL's advantages,
     log-probabilities and token counts depend on the whole batch. So TRL does a last pass over the kept rollouts, which
     it receives instead of generating and scoring them.
 
     TRL's metrics are those of the first questions, as without refill.
+
+    Args:
+        refill: Decides what is asked and kept, the same in every process, as `sampling.ByRewards` does.
     """
     from accelerate.utils import gather_object
     from torch import cat

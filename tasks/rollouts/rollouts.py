@@ -204,7 +204,7 @@ def play_turns(
             break  # every episode has ended; the last replies are not needed before the rewards
         rollouts.wait()
         answered = {n: replies for n in turns if (replies := rollouts.replies(n))}
-        suffixes = {n: trl_internals.tool_reply_ids(trainer, replies) for n, replies in answered.items()}
+        suffixes = {n: trl_internals.reply_ids(tokenizer, replies, trainer) for n, replies in answered.items()}
         unfinished = [n for n, suffix in suffixes.items() if _fits(trainer, prompt_ids[n], written[n] + suffix)]
         everyone: list[int] = gather_object([len(unfinished)])
         if not any(everyone):

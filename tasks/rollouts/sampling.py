@@ -281,7 +281,11 @@ def refilling(trainer_class: type, spec: GrpoSpec, source: QuestionSource) -> ty
 
 
 class ByRewards:
-    """Replaces dead groups by further questions' live ones, in the order asked."""
+    """Replaces dead groups by further questions' live ones, in the order asked; the same in every process.
+
+    Rows are of the dataset, one for each rollout of all processes. `rewards` are those of all rollouts of a step so
+    far, (rows, reward functions), in the order asked.
+    """
 
     def __init__(self, spec: GrpoSpec, source: QuestionSource):
         self._spec = spec
@@ -293,7 +297,7 @@ class ByRewards:
 
     def further(self, trainer: Any, rewards: Any) -> list[dict[str, Any]]:
         """As many questions as should fill the step at the share of live groups so far, and no more than a batch: an
-        estimate, because a round that asks too few costs another one."""
+        estimate, because a round that asks too few costs another one. Empty for no more."""
         dead, live = dead_and_live(trainer, rewards)
         taken_before, groups, together = len(dead), self._spec.groups_a_step, self._spec.groups_together
         missing = sum(dead[:groups]) - sum(live[groups:])
@@ -305,10 +309,12 @@ class ByRewards:
         return self._repeated(self._source.take(trainer, taken_before, wanted)) if wanted else []
 
     def filled(self, trainer: Any, rewards: Any) -> list[int]:
+        """The rollouts that the step learns from, by their index in `rewards`."""
         size = self._spec.num_generations
         return [group * size + n for group in self._groups(trainer, rewards) for n in range(size)]
 
     def finished(self, trainer: Any, rewards: Any) -> dict[str, float]:
+        """Called once, when a step plays no more; returns metrics."""
         learned = self._source.learn(trainer, rewards)
         if self._spec.oversample == 1.0:
             return learned
