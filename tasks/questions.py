@@ -174,9 +174,8 @@ def rung_questions(
     Args:
         kept_out: Question sets whose evaluation questions are excluded from training; the names are not read.
     """
-    evaluation_texts = {
-        same_text(row["question"]) for each in kept_out.values() for row in _used(context, each, Purpose.EVALUATE)
-    }
+    held_out = (used_questions(context.fetch(each), Purpose.EVALUATE) for each in kept_out.values())
+    evaluation_texts = {same_text(row["question"]) for rows in held_out for row in rows}
     rows = [
         {"purpose": Purpose.TRAIN, "seed": seed, "question": text, "used": same_text(text) not in evaluation_texts}
         for seed, text in sorted(ask(context, environment, window.seeds(), "grpo.auto_difficulty").items())
@@ -196,12 +195,9 @@ def rung_questions(
 def probe_questions(context: StageContext, questions: Questions, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions that GRPO would train on, or all if there are fewer; tries of the same
     ones where the evaluation repeats them as well."""
-    repeats = bool(_used(context, questions, Purpose.EVALUATE)) and not held_out_texts(context.fetch(questions))
-    return publish_exam(context, _used(context, questions, Purpose.TRAIN), examined, repeats)
-
-
-def _used(context: StageContext, questions: Questions, purpose: Purpose) -> list[dict[str, Any]]:
-    return used_questions(context.fetch(questions), purpose)
+    folder = context.fetch(questions)
+    repeats = bool(used_questions(folder, Purpose.EVALUATE)) and not held_out_texts(folder)
+    return publish_exam(context, used_questions(folder, Purpose.TRAIN), examined, repeats)
 
 
 SOON = 20
@@ -224,7 +220,8 @@ def fresh_questions(
         shares: How many of the training questions of each kind are asked.
     """
     texts = ask(context, environment, [seed for _, window in windows for seed in window.seeds()])
-    known = {same_text(row["question"]) for each in earlier.values() for row in _rows(context, each)}
+    earlier_rows = (row for each in earlier.values() for row in read_rows(context.fetch(each) / "questions.jsonl"))
+    known = {same_text(row["question"]) for row in earlier_rows if row["used"]}
     chosen: dict[str, int] = {}
     for seed in windows.evaluate.seeds():
         if len(chosen) < examined and same_text(texts[seed]) not in known:
@@ -277,7 +274,3 @@ def _is_drawn(shares: Shares, slices: dict[str, int | str], seed: int) -> bool:
     share = shares.of.get(str(slices.get(shares.trait)), 1.0)
     drawn = int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=6).digest()) / 2**48
     return drawn < share
-
-
-def _rows(context: StageContext, questions: Questions) -> list[dict[str, Any]]:
-    return [row for row in read_rows(context.fetch(questions) / "questions.jsonl") if row["used"]]

@@ -10,6 +10,7 @@ import json
 import math
 from typing import Any
 
+from apprentice.envs.player import Player
 from apprentice.tasks.advice.learning import HELD_OUT_LOSS
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
@@ -76,14 +77,13 @@ def train_sft(
     with (context.fetch(kept) / "kept.jsonl").open() as episodes:
         read = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
     played, apart = train_eval_split(read, spec.held_out)
-    rows = _rows(played)
-    an_epoch = _steps(len(rows), spec)
+    an_epoch = _steps(len(played), spec)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
     trainer = trainer_class(spec)(
         model=model_to_train(folder, spec, context.run.trusted),
         processing_class=tokenizer,
-        train_dataset=training_dataset(tokenizer, rows),
-        eval_dataset={label: training_dataset(tokenizer, _rows(each)) for label, each in apart.items()} or None,
+        train_dataset=training_dataset(tokenizer, map(row_of, played)),
+        eval_dataset={label: training_dataset(tokenizer, map(row_of, each)) for label, each in apart.items()} or None,
         args=on_one_gpu(config_of(type(spec), own, spec.args)),
         **adapter_arguments(spec.lora),
     )
@@ -133,8 +133,8 @@ def sft_arguments(context: StageContext, spec: SftSpec, seed: int, max_length: i
     }
 
 
-def arguments_ahead(context: StageContext, spec: SftSpec, seed: int) -> dict[str, Any]:
-    """What SFTConfig is given, with lengths and steps of an epoch that are known later."""
+def arguments_ahead(context: StageContext, spec: SftSpec, _environment: Player, seed: int) -> dict[str, Any]:
+    """The arguments of SFTConfig, with lengths and steps of an epoch that are known later."""
     own = sft_arguments(context, spec, seed, max_length=1024)
     return own | (_evaluation(spec.checkpoint_steps, spec) if spec.held_out else {})
 
@@ -173,10 +173,6 @@ def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
     """Evaluates by steps: at an epoch's end TRL evaluates after the checkpoint, so a resumed training would skip it."""
     best = {"metric_for_best_model": HELD_OUT_LOSS, "greater_is_better": False} if spec.held_out else {}
     return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size} | best
-
-
-def _rows(episodes: list[Episode]) -> list[dict[str, Any]]:
-    return [row_of(episode) for episode in episodes]
 
 
 def _stopper(enough: float) -> Any:

@@ -8,10 +8,8 @@ from itertools import cycle, islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from apprentice.envs.player import Player
 from apprentice.tasks.advice.learning import learned_nothing
 from apprentice.tasks.artifacts.types import SftCheckpoint
-from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.checkpoints import adapter_arguments
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -24,11 +22,6 @@ def start(spec: SftSpec, made: RunSoFar) -> Start:
     """SFT learns from the kept rollouts, whatever was trained before it."""
     lessons = made.lessons
     return Start(spec, (made.models.last, lessons.kept, lessons.length_stats, made.seed))
-
-
-def arguments(context: StageContext, spec: SftSpec, _environment: Player, seed: int) -> dict[str, Any]:
-    """The arguments of SFTConfig, with lengths and steps of an epoch that are known later."""
-    return arguments_ahead(context, spec, seed)
 
 
 def forecast(spec: SftSpec, rows: int, student: Student) -> Forecast:
@@ -82,7 +75,7 @@ SFT = Training(
     SftCheckpoint,
     sft,
     start,
-    arguments,
+    arguments_ahead,
     first_step,
     curves={
         "loss": Curve("loss", ("nan",)),

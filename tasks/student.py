@@ -5,7 +5,6 @@ The built student has its own tokenizer: a model of a million weights has no cap
 Letters and digits are single tokens; every text span that is the same in all episodes is one token.
 """
 
-from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -18,7 +17,7 @@ from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of
-from apprentice.tasks.settings.spec import BuiltStudent, Purpose, StudentSpec, ThinkingSpec
+from apprentice.tasks.settings.spec import Purpose, StudentSpec
 
 
 @stage(produces=BaseStudent, version=5, title="Student", drawn=Drawn("Student", is_aside=True))
@@ -28,7 +27,8 @@ def student(
     """Publishes the model and a tokenizer prepared for training."""
     if spec.build is not None:
         rows = read_questions(context.fetch(questions), Purpose.COLLECT)
-        parameters = _build(spec.build, _by_part(environment.make(), rows), seed, context.out, spec.thinking)
+        tokenizer = tokenizer_of(_by_part(environment.make(), rows), spec.thinking)
+        parameters = save(built_model(spec.build, tokenizer, seed), tokenizer, context.out)["parameters"]
     else:
         parameters = from_model(spec, context.out)
     return {"parameters": parameters, "stage": ModelName.BASE}
@@ -38,17 +38,6 @@ def _by_part(instance: Player, rows: list[dict[str, Any]]) -> list[tuple[Player,
     return [
         (part, [row["question"] for row in rows if instance.part(row["seed"]) is part]) for part in instance.parts()
     ]
-
-
-def _build(
-    spec: BuiltStudent,
-    questions: list[tuple[Player, list[str]]],
-    seed: int,
-    out: Path,
-    thinking: ThinkingSpec | None = None,
-) -> int:
-    tokenizer = tokenizer_of(questions, thinking)
-    return save(built_model(spec, tokenizer, seed), tokenizer, out)["parameters"]
 
 
 def built_alike(

@@ -251,7 +251,7 @@ def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return json.loads((checkpoint / "log.json").read_text())
 
 
-def training_dataset(tokenizer: Any, rows: list[dict[str, Any]]) -> "Dataset":
+def training_dataset(tokenizer: Any, rows: Iterable[dict[str, Any]]) -> "Dataset":
     """The rows of `training_row` as `input_ids` and `labels`."""
     from datasets import Dataset
 

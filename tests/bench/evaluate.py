@@ -172,14 +172,15 @@ def build(to: Path, spelt: bool) -> None:
     from transformers.utils import logging
 
     from apprentice.tasks.models.checkpoints import load_model, save
-    from apprentice.tasks.models.tokenizer import load_tokenizer
+    from apprentice.tasks.models.student_model import built_model
     from apprentice.tasks.settings.spec import BuiltStudent
-    from apprentice.tasks.student import _build
+    from tests.tokenizers import build_tokenizer
 
     logging.disable_progress_bar()
     questions = [question(seed) for seed in SEEDS]
-    _build(BuiltStudent(), [(TASK.make(), questions)], 0, to)
-    model, tokenizer = load_model(to), load_tokenizer(to)
+    tokenizer = build_tokenizer(TASK, questions)
+    save(built_model(BuiltStudent(), tokenizer, 0), tokenizer, to)
+    model = load_model(to)
     if not spelt:
         frame = prompt(TASK.make(), os.path.commonprefix(questions) + "\0")  # noqa: RUF071 (of characters)
         rendered = tokenizer.apply_chat_template(frame, tokenize=False).split("\0")[0]

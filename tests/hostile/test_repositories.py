@@ -24,15 +24,16 @@ from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord
 from apprentice.tasks.artifacts.types import Artifact, Questions, Release
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import BuiltStudent
-from apprentice.tasks.student import _build
 from tests.hostile.endings import assert_clear
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import RELEASE, hub, store
 from tests.tasks.artifacts.test_local import COUNTS, publish
+from tests.tokenizers import build_tokenizer
 
 assert hub  # a fixture
 RAN = "CODE_OF_AN_ARTIFACT_RAN"
@@ -55,7 +56,8 @@ def _no_code_ran(monkeypatch: pytest.MonkeyPatch):
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     spec = BuiltStudent(hidden_size=8, intermediate_size=8, layers=1, heads=1, max_positions=32)
-    _build(spec, [(EnvironmentSpec(name="echo").make(), ["one", "two"])], 0, folder)
+    tokenizer = build_tokenizer(EnvironmentSpec(name="echo"), ["one", "two"])
+    save(built_model(spec, tokenizer, 0), tokenizer, folder)
     return folder
 
 

@@ -20,16 +20,17 @@ from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import parse
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save
+from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players import refusals
 from apprentice.tasks.players.play import LocalModel
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
 from apprentice.tasks.settings.spec import BuiltStudent, EvaluateSpec
-from apprentice.tasks.student import _build
 from tests.endpoint import Endpoint, call
 from tests.tasks.evaluations import published
 from tests.tasks.test_evaluate import question
+from tests.tokenizers import build_tokenizer
 
 SPEC = EvaluateSpec(questions=6, max_new_tokens=8, batch_size=4)
 
@@ -108,9 +109,9 @@ class Case:
         texts = ["What is the result of 4 + 7?", "What is the result of 12 - 9?"]
         with self.store.staging() as folder:
             build = BuiltStudent(hidden_size=32, intermediate_size=32, layers=1, heads=2, max_positions=1024)
-            parameters = _build(build, [(task.make(), texts)], 0, folder)
+            tokenizer = build_tokenizer(task, texts)
+            counts = save(built_model(build, tokenizer, 0), tokenizer, folder) | {"stage": "base"}
             shake(folder)
-            counts = {"parameters": parameters, "stage": "base"}
             self.student = self.store.publish(BaseStudent, "s" * 20, folder, counts, {})
         rows = [
             {"purpose": "evaluate", "seed": seed, "question": question(task, seed), "used": seed < 6}

@@ -93,7 +93,7 @@ def test_a_scheduler_without_steps_to_decay_in_is_made():
 def test_the_optimizer_of_each_section_is_made(args: dict[str, Any], says: str, context: StageContext, tokenizer: Any):
     sft, grpo = SftSpec(args=args, held_out=0.1), GrpoSpec(args=args, held_out=HeldOut(questions=4))
     for spec, own in (
-        (sft, arguments_ahead(context, sft, 0)),
+        (sft, arguments_ahead(context, sft, EnvironmentSpec(name="echo").make(), 0)),
         (grpo, grpo_arguments(context, grpo, 0)),
     ):
         if not says:
