@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.player import Player
@@ -25,20 +25,12 @@ from apprentice.tasks.models.configuration import question_too_long
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import ThinkingSpec
 
-if TYPE_CHECKING:
-    from apprentice.envs.catalog import EnvironmentSpec
-
 DATE = date(2026, 1, 1)
 """The day in every prompt of a template that names one."""
 TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 BLOCK = "<think>\n", "\n</think>\n\n"
 """The marks around a thought in Qwen3's chat template."""
-
-
-def build_tokenizer(environment: "EnvironmentSpec", texts: list[str]) -> Any:
-    """Like `tokenizer_of`, for one environment and its questions."""
-    return tokenizer_of([(environment.make(), texts)])
 
 
 def tokenizer_of(questions: list[tuple[Player, list[str]]], thinking: ThinkingSpec | None = None) -> Any:

@@ -188,8 +188,8 @@ def over_rollouts(stage: str, episodes: int, folder: Path) -> None:
     from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.filter import filter_rollouts
     from apprentice.tasks.lengths import lengths
-    from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.settings.spec import LengthsSpec
+    from tests.tokenizers import build_tokenizer
 
     store = LocalStore(folder / "store", "bench")
     out = folder / "out"

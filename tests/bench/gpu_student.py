@@ -16,8 +16,9 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym import env
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, training_row
-from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer, prepared, trl_template
+from apprentice.tasks.models.tokenizer import load_tokenizer, prepared, trl_template
 from tests.bench.gpu_settings import TASK, Size
+from tests.tokenizers import build_tokenizer
 
 MARKS = ("<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 """What Qwen3's tokenizer has as one token each."""

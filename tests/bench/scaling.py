@@ -29,13 +29,13 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, LengthsSpec, SeedWindows, Window
 from tests.bench.bounds import MEASURED, Collection
 from tests.bench.collect import SESSIONS, TASK, endpoint
+from tests.tokenizers import build_tokenizer
 
 LATENCY = 0.1
 """Seconds that the endpoint takes for an answer."""

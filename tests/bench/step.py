@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.generation import with_engine
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.training.shared_prompts import sharing_prompts
+from tests.tokenizers import build_tokenizer
 
 TASK = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {}})
 GROUP = 8

@@ -20,8 +20,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
 from apprentice.envs.wordle import env, words
 from apprentice.tasks.episodes.episode import Episode
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from tests.envs.published.nltk_data import write_nltk_data
+from tests.tokenizers import build_tokenizer
 
 OPEN = EnvironmentSpec(name="wordle")
 WRONG_FORM = "You tried submitting a word in the wrong format. Please make sure to use squared brackets."

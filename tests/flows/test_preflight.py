@@ -22,7 +22,6 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.models.checkpoints import save
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import Stop
@@ -33,6 +32,7 @@ from tests.odd_server import odd_server
 from tests.prefect_database import prefect_home
 from tests.tasks.test_every_family import FORGETS
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 RECIPES = Path(__file__).parent.parent.parent / "deployments" / "recipes"
 TOY = RECIPES / "toy.yaml"

@@ -15,12 +15,12 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.models.checkpoints import save
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
 from tests.flows.commands import BIN
 from tests.hostile.endings import assert_clear
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 TOY = Path(__file__).parents[2] / "deployments" / "recipes" / "toy.yaml"
 

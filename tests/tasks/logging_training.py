@@ -12,12 +12,12 @@ import huggingface_hub.constants  # before the tests' own settings, which are of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.trainer import arguments, train
 from tests.conftest import TASKS
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 
 def main(folder: Path, space: str | None = None) -> None:

@@ -20,7 +20,6 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import Record, check_initial_settings, journal
 from apprentice.tasks.filter import filter_rollouts
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.dialect import read_key
 from apprentice.tasks.players.teacher import Spent, Teacher
@@ -30,6 +29,7 @@ from apprentice.tasks.settings.spec import CollectSpec, Window
 from tests.endpoint import KEY, Endpoint, call
 from tests.tasks.evaluations import published
 from tests.tasks.players.test_play import Leaving
+from tests.tokenizers import build_tokenizer
 
 SCRIPTED = TeacherSpec(scripted_error_rate=0.1)
 

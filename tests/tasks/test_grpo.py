@@ -85,7 +85,7 @@ def test_every_rollout_of_a_group_is_asked_the_same_question(way: str, chain_sum
     from trl.trainer.grpo_config import GRPOConfig
 
     from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-    from apprentice.tasks.models.tokenizer import build_tokenizer
+    from tests.tokenizers import build_tokenizer
 
     started: list[tuple[int, str]] = []
 

@@ -25,7 +25,6 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.mix import _right
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import PROTOCOLS, Play, as_record, play_alone, play_batched
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
@@ -37,6 +36,7 @@ from tests.served_desk import NEW, OLD, REFUSAL, ServedDesk, next_message, serve
 from tests.tasks.episodes.test_episode import Guess, Settings
 from tests.tasks.evaluations import episode as evaluated
 from tests.tasks.test_one_prompt import generated, sft_ids
+from tests.tokenizers import build_tokenizer
 
 LOOK = [call("look_up", "{}")]
 SEEDS = (5, 3, 7, 8)

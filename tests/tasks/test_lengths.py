@@ -13,9 +13,9 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.lengths import lengths, summarise
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.spec import LengthsSpec
 from tests.tasks.evaluations import published
+from tests.tokenizers import build_tokenizer
 
 LONG = 3
 """Of a hundred rows."""

@@ -13,10 +13,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.episodes.rendering import prompt_ids
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Window
+from tests.tokenizers import build_tokenizer
 
 WINDOW = Window(start=10_000, size=60)
 

@@ -26,10 +26,10 @@ from apprentice.tasks.episodes.rendering import (
     row_ids,
     training_row,
 )
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.models.trl_internals import show_schemas
 from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory, row_of
 from apprentice.tasks.training.trainer import training_dataset
+from tests.tokenizers import build_tokenizer
 
 SEEDS = (5, 6, 7, 8)
 

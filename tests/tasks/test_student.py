@@ -14,12 +14,13 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.student_model import pinned
-from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
 from apprentice.tasks.student import student
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
+from tests.tokenizers import build_tokenizer
 
 assert hub  # a fixture
 

@@ -12,11 +12,11 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.grpo import held_out_arguments
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, train
 from apprentice.tasks.training.watcher import select_weights, watch
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 SMALL: dict[str, Any] = {
     "batch_size": 8,

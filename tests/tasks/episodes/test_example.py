@@ -8,7 +8,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.episode import turn_of
 from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
-from apprentice.tasks.models.tokenizer import build_tokenizer
+from tests.tokenizers import build_tokenizer
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.checkpoints import adapter_arguments, load_model, merged, model_to_train, save
 from apprentice.tasks.models.memory import to_master_weights
-from apprentice.tasks.models.tokenizer import build_tokenizer, load_tokenizer
+from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, train
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.training.test_trainer import SPEC, STEPS, Letters, outcome
+from tests.tokenizers import build_tokenizer
 
 LORA = SPEC.model_copy(update={"lora": LoraSpec(rank=4, alpha=8, dropout=0.1, targets=["q_proj", "v_proj"])})
 

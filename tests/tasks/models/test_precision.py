@@ -11,10 +11,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models import memory
 from apprentice.tasks.models.checkpoints import load_model, save
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.training.trainer import arguments, train
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from apprentice.tasks.models import shared_prefix
 from apprentice.tasks.models.checkpoints import load_model, save
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.players.play import LocalModel, Parity
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.conftest import TASKS
+from tests.tokenizers import build_tokenizer
 
 TOKENS = 12
 PREFIX = [5 + 7 * n % 50 for n in range(40)]

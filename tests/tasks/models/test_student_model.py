@@ -17,9 +17,9 @@ from apprentice.tasks.models.student_model import (
     check_downloaded,
     text_of,
 )
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import BuiltStudent, StudentSpec
+from tests.tokenizers import build_tokenizer
 
 
 @pytest.fixture

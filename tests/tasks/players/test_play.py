@@ -179,9 +179,9 @@ def test_several_samples_of_a_greedy_model_are_refused():
 def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_path):
     """What a batch holds changes nothing, so an evaluation that was interrupted ends as one that was not."""
     from apprentice.tasks.models.checkpoints import save
-    from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.players.play import LocalModel
     from tests.tasks.test_one_prompt import tiny_model
+    from tests.tokenizers import build_tokenizer
 
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
     save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
@@ -208,9 +208,9 @@ def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_positi
     import torch
 
     from apprentice.tasks.models.checkpoints import save
-    from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.players.play import LocalModel
     from tests.tasks.test_one_prompt import tiny_model
+    from tests.tokenizers import build_tokenizer
 
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
     save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)

@@ -11,10 +11,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.analysis.curve_signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.configuration import is_random
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.sampling import rows_with_signal, skipping_dead_groups
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 STEPS = 3
 GROUP = 4

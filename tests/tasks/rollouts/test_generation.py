@@ -12,7 +12,6 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.memory import Machine
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
@@ -21,6 +20,7 @@ from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 from tests.vllm_stand_in import StandIn
 
 COLOCATE = GenerationSpec(engine="vllm")

@@ -14,7 +14,6 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts import rollouts
 from apprentice.tasks.rollouts import rollouts as rollouts_module
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
@@ -22,6 +21,7 @@ from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 SEEDS = (3, 3, 4, 4, 5, 5, 6, 6)
 

@@ -8,7 +8,6 @@ import pytest
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_server
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
@@ -16,6 +15,7 @@ from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.rollouts.test_rollouts import Hinting, says
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 from tests.vllm_stand_in import CONFIG, StandIn
 
 GROUP = 2

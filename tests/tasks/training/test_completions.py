@@ -12,7 +12,6 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.grpo import held_out_arguments
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.rollouts.rewards import EnvironmentReward, held_out_rows
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.grpo_settings import HeldOut
@@ -21,6 +20,7 @@ from apprentice.tasks.training.trainer import arguments, train
 from apprentice.tasks.training.watcher import watch
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.toy_training import small
+from tests.tokenizers import build_tokenizer
 
 SPEC = small(max_steps=5, said_every=3, held_out=HeldOut(questions=8, every=2))
 HELD = range(100, 108)

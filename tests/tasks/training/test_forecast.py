@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks import grpo_training, sft_training
-from apprentice.tasks.models.tokenizer import build_tokenizer, tokenizer_of
+from apprentice.tasks.models.tokenizer import tokenizer_of
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
@@ -18,6 +18,7 @@ from apprentice.tasks.training import forecast
 from apprentice.tasks.training.forecast import Forecast, Student, of_answers
 from apprentice.tasks.training.task_texts import Texts
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 ROW = {"input_ids": [0] * 9, "labels": [-100, -100, -100, -100, 7, 8, 9, -100, 6]}
 TEXTS = Texts(prompts=[[1, 2, 3, 4], [1, 2, 5, 6]], rows=[ROW, ROW])

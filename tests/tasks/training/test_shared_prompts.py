@@ -10,10 +10,10 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.decoding import as_transformers
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec
 from apprentice.tasks.training.shared_prompts import KeptPrefix, generate_shared, sharing_prompts
+from tests.tokenizers import build_tokenizer
 
 BEGINNING = "Count the letters of this text, and say how many there are: "
 """One token a letter, in every prompt."""

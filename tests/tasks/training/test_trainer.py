@@ -11,12 +11,12 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.models.tokenizer import build_tokenizer
 from apprentice.tasks.models.trl_internals import on_one_gpu
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, train
 from apprentice.tasks.training.watcher import LIST, step_of, write_list
 from tests.tasks.test_one_prompt import tiny_model
+from tests.tokenizers import build_tokenizer
 
 SPEC = GrpoSpec(batch_size=8, gradient_accumulation=1, num_generations=4, learning_rate=1e-2, checkpoint_steps=2)
 STEPS = 6

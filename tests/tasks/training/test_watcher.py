@@ -159,11 +159,11 @@ def test_sft_stops_at_a_loss_that_is_no_number(context: StageContext, work: RunC
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from apprentice.tasks.models.tokenizer import build_tokenizer
     from apprentice.tasks.settings.sft_settings import SftSpec
     from apprentice.tasks.training.trainer import arguments, train
     from apprentice.tasks.training.watcher import select_weights, watch
     from tests.tasks.test_one_prompt import tiny_model
+    from tests.tokenizers import build_tokenizer
 
     spec = SftSpec(warmup_steps=0, logging_steps=2, checkpoint_steps=2).model_copy(update={"learning_rate": 1e38})
     tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
