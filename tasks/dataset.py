@@ -383,34 +383,24 @@ class RowReport:
 
     def add(self, where: str, found: Checked) -> None:
         """Count a row."""
-        found = found._replace(field=_printable(found.field), cause=_printable(found.cause))
-        if found.record is None:
-            self._refused(where, found.field, found.cause)
+        record, field, cause = found.record, _printable(found.field), _printable(found.cause)
+        if record is None:
+            kind, _, example = cause.partition(": ")
+            self._add(f"refused: {kind[:LONGEST]}", f"{where}: {field}" + (f", {example[:LONGEST]}" if example else ""))
         elif found.by_person and self._keeps:
-            self._add(f"judged by a person: {'right' if is_right(found.record.reward) else 'wrong'}", where)
-        elif found.cause:
-            self._unverified(where, found.field, found.cause)
-        elif found.record.failed_at:
+            self._add(f"judged by a person: {'right' if is_right(record.reward) else 'wrong'}", where)
+        elif cause:
+            self._add(f"not verified, {'kept' if self._keeps else 'dropped'}: {cause}", f"{where}: {field}")
+        elif record.failed_at:
             self._add("failed when they were collected", where)
         else:
-            self._verified(where, found.record.reward, found.notes)
-        self._rows += 1
-
-    def _verified(self, where: str, reward: float | None, notes: tuple[str, ...]) -> None:
-        self._add(VERIFIED, where)
-        self._add("of these with reward 1.0" if is_right(reward) else "of these with a lower reward", where)
-        for note in notes:
-            self._add(f"of these: {note}", where)
-
-    def _unverified(self, where: str, field: str, cause: str) -> None:
-        self._add(f"not verified, {'kept' if self._keeps else 'dropped'}: {cause}", f"{where}: {field}")
-        if not self._keeps:
+            self._add(VERIFIED, where)
+            self._add("of these with reward 1.0" if is_right(record.reward) else "of these with a lower reward", where)
+            for note in found.notes:
+                self._add(f"of these: {note}", where)
+        if record is None or (cause and not self._keeps):
             self.left_out.append({"where": where, "field": field, "cause": cause, "verified": "no"})
-
-    def _refused(self, where: str, field: str, cause: str) -> None:
-        kind, _, example = cause.partition(": ")
-        self._add(f"refused: {kind[:LONGEST]}", f"{where}: {field}" + (f", {example[:LONGEST]}" if example else ""))
-        self.left_out.append({"where": where, "field": field, "cause": cause, "verified": "no"})
+        self._rows += 1
 
     def write(self, out: Path) -> None:
         """Write verification.json: the title, a line a cause with its first row, the number of other rows."""
