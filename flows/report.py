@@ -61,8 +61,7 @@ from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import budget_curve, rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
-from apprentice.tasks.serving.exported import read_export
-from apprentice.tasks.serving.lookup import exports_of
+from apprentice.tasks.serving.exported import exports_of, read_export
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.method import Lessons

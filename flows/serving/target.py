@@ -20,8 +20,8 @@ from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.engine import Engine, EngineName, launch
+from apprentice.tasks.serving.exported import exports_of
 from apprentice.tasks.serving.gguf import FULL, check_exportable, check_tools, convert
-from apprentice.tasks.serving.lookup import exports_of
 
 LOOK_HERE_S, LOOK_ON_HUB_S = 1.0, 60.0
 """Seconds between two looks at the champion's tag, in a folder and on the Hub."""

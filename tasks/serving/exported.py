@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from apprentice.tasks.analysis.comparison import compare, difference_cells, interval_of, percent, scored
+from apprentice.tasks.artifacts.alike import newest_first
+from apprentice.tasks.artifacts.lineage import node_of
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.types import Checkpoint, Exported, Release
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import Content, Difference
 
@@ -62,15 +67,11 @@ class ExportContents(Content):
     def rows(self) -> list[dict[str, str]]:
         """A row for the checkpoint and for each file."""
         rate = interval_of(self.checkpoint_right, self.questions)
-        first = {"form": "checkpoint", "MB": _mb(self.checkpoint_bytes)} | dict.fromkeys(
-            ("same prompts", "difference", "95% interval", "p", "read, tokens/s", "written, tokens/s", "memory, MB"),
-            "–",
-        )
-        first |= {"accuracy": percent(self.checkpoint_right, rate), "verdict": ""}
-        rows = [first, *map(_row, self.files)]
-        order = ["form", "MB", "accuracy", "difference", "95% interval", "p", "verdict", "same prompts"]
-        order += ["read, tokens/s", "written, tokens/s", "memory, MB"]
-        return [{name: row[name] for name in order} for row in rows]
+        accuracy = percent(self.checkpoint_right, rate)
+        first = {"form": "checkpoint", "MB": _mb(self.checkpoint_bytes), "accuracy": accuracy}
+        first |= dict.fromkeys(("difference", "95% interval", "p"), "–") | {"verdict": ""}
+        first |= dict.fromkeys(("same prompts", "read, tokens/s", "written, tokens/s", "memory, MB"), "–")
+        return [first, *map(_row, self.files)]
 
     @property
     def worse(self) -> list[str]:
@@ -161,3 +162,13 @@ def _mb(size: int) -> str:
 def read_export(folder: Path) -> ExportContents:
     """The contents of an `Exported` in a folder."""
     return ExportContents.model_validate_json((folder / CONTENTS).read_text())
+
+
+def exports_of(store: LocalStore, checkpoint: Checkpoint) -> list[Exported]:
+    """Return the exports of a model, or of the model behind a release, the newest first."""
+    revisions = {checkpoint.revision}
+    if isinstance(checkpoint, Release):
+        trained = node_of(store, parent(checkpoint), {}).inputs.get("trained")
+        revisions |= {trained.named.revision} if trained else set()
+    made = newest_first(store, Exported, store.tags(Exported, ""))
+    return [exported for exported, record in made if record.made_by["inputs"].get("checkpoint") in revisions]
