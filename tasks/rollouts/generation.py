@@ -9,7 +9,7 @@ Checks before the model is loaded that a vLLM server can generate for GRPO.
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -171,10 +171,8 @@ def with_engine(trainer_class: type, spec: GenerationSpec, bf16: bool) -> type:
 @contextmanager
 def _rounded_if_whole(trainer: Any) -> Iterator[None]:
     """Rounds the weights to bf16 once for all tokens, where autocast would round them again at every token."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        yield
-        return
-    with in_bf16(trainer.model):
+    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    with nullcontext() if is_sharded else in_bf16(trainer.model):
         yield
 
 

@@ -115,7 +115,16 @@ class LiveRollouts:
     def first_group(self, size: int) -> list[dict[str, Any]]:
         """At most `size` rollouts of the first question: seed, question, messages, reward. Call after `wait`."""
         group = [index for index, seed in enumerate(self._seeds) if seed == self._seeds[0]][:size]
-        return [self._summary(index) for index in group]
+        episodes = [self._episode_tasks[index].result() for index in group]
+        return [
+            {
+                "seed": self._seeds[index],
+                "question": self._questions[index],
+                "messages": episode.messages[2:] if episode else [],
+                "reward": self.players[index].reward,
+            }
+            for index, episode in zip(group, episodes, strict=True)
+        ]
 
     def played(self) -> Iterator[tuple[int, list[Message], Player]]:
         """Yield seed, messages with the prompt, and environment of each rollout that has an episode. Call after
@@ -123,15 +132,6 @@ class LiveRollouts:
         for seed, task, environment in zip(self._seeds, self._episode_tasks, self.players, strict=True):
             if (episode := task.result()) is not None:
                 yield seed, episode.messages, environment
-
-    def _summary(self, index: int) -> dict[str, Any]:
-        episode = self._episode_tasks[index].result()
-        return {
-            "seed": self._seeds[index],
-            "question": self._questions[index],
-            "messages": episode.messages[2:] if episode else [],
-            "reward": self.players[index].reward,
-        }
 
     async def _begin_all(self) -> None:
         """Starts all episodes on the loop at once: waking it for each costs more than its work then."""

@@ -104,8 +104,10 @@ def launch(engine: EngineName, model: Path, template: str, sessions: int, contex
     if engine == "vllm":
         words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *options]
         return Launch([*words, *PORT, "--max-model-len", str(context), "--max-num-seqs", str(sessions)], "student")
+    import torch
+
     words = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(model), *options, *PORT]
-    return Launch(words if _has_gpu() else [*words, "--dtype", "float32"], str(model))
+    return Launch(words if torch.cuda.is_available() else [*words, "--dtype", "float32"], str(model))
 
 
 def llama_server(
@@ -117,12 +119,6 @@ def llama_server(
     if given := switches(template):
         words += ["--chat-template-kwargs", shlex.split(given)[0]]
     return words
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 class EngineFailed(Exception):

@@ -66,19 +66,16 @@ def _template(tokenizer: Any) -> str:
     """The template in Ollama's language: the texts around system prompt and tools as the model's own renders them."""
     head, _, begin = _rendered(tokenizer, []).partition(USER)
     before, _, after = head.partition(SYSTEM)
-    with_tools, _, _ = _rendered(tokenizer, [_tool()]).partition(USER)
+    parameters = {"type": "object", "properties": {}}
+    tool = {"type": "function", "function": {"name": "t", "description": TOOL, "parameters": parameters}}
+    with_tools, _, _ = _rendered(tokenizer, [tool]).partition(USER)
     _, _, after_system = with_tools.partition(SYSTEM)
-    first, _, rest = after_system.partition(json.dumps(_tool()))
+    first, _, rest = after_system.partition(json.dumps(tool))
     user = "<|im_start|>user\n"
     called = '{{- range .Tools }}\n{"type": "function", "function": {{ .Function }}}\n{{- end }}'
     tools = f"{{{{- if .Tools }}}}{first.rstrip()}\n{called}{rest.removesuffix(user)}"
     plain = f"{{{{ else }}}}{after.removesuffix(user)}{{{{ end }}}}"
     return f"{before}{{{{ .System }}}}{tools}{plain}" + MESSAGES.replace("%BEGIN%", begin.partition("<|im_end|>\n")[2])
-
-
-def _tool() -> dict[str, Any]:
-    parameters = {"type": "object", "properties": {}}
-    return {"type": "function", "function": {"name": "t", "description": TOOL, "parameters": parameters}}
 
 
 def _rendered(tokenizer: Any, tools: list[dict[str, Any]]) -> str:

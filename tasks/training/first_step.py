@@ -99,11 +99,8 @@ def check_trainer(spec: TrainerSpec, own: dict[str, Any], tokenizer: Any) -> Non
 @contextmanager
 def _made_config(spec: TrainerSpec, own: dict[str, Any], given: dict[str, Any]) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        apart = {
-            "output_dir": folder,
-            "report_to": "none",
-            "use_liger_kernel": False,
-        }  # Liger changes the model's class
+        # Liger changes the model's class
+        apart = {"output_dir": folder, "report_to": "none", "use_liger_kernel": False}
         yield on_one_gpu(config_of(type(spec), own | apart, given))
 
 
@@ -142,9 +139,8 @@ def config_of_a_step(spec: TrainerSpec, own: dict[str, Any], given: dict[str, An
     """Yields TRL's config of one step, which writes nothing that stays."""
     import torch
 
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        own = own | {"output_dir": folder, "lr_scheduler_type": spec.scheduler, "disable_tqdm": True}
-        own |= {"save_strategy": "no", "report_to": "none", "use_cpu": not torch.cuda.is_available()}
-        config = on_one_gpu(config_of(type(spec), own, given))
+    own = own | {"lr_scheduler_type": spec.scheduler, "disable_tqdm": True}
+    own |= {"save_strategy": "no", "use_cpu": not torch.cuda.is_available()}
+    with _made_config(spec, own, given) as config:
         config.max_steps = 1
         yield config

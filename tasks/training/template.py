@@ -64,7 +64,8 @@ def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]
     if tokenizer.decode(ids).count(REPLY) != 2:
         return "omits the tools' replies."
     for place in (2, 4, 6):
-        prefix, turn = _turn(tokenizer, [*messages, CLOSING], tools, place)
+        prefix = prompt_ids(tokenizer, messages[:place], tools)
+        turn = row_ids(tokenizer, written_row([*messages, CLOSING][: place + 1], tools))[len(prefix) :]
         if ids[: len(prefix) + len(turn)] != prefix + turn:
             return "renders earlier turns differently once others follow, so SFT and GRPO would have other token ids."
         if place == 6:
@@ -76,22 +77,10 @@ def _fault(tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]]
         if [call["function"] for call in parsed] != [called]:
             read = ", ".join(_call(call["function"]) for call in parsed) or "no call"
             return f"renders the call {_call(called)} so that TRL's parser reads {read}."
-        if (again := _concatenated(tokenizer, prefix, turn, [reply])) != ids[: len(again)]:
+        again = prefix + _generated(tokenizer, turn) + trl_internals.reply_ids(tokenizer, [reply])
+        if again != ids[: len(again)]:  # the model stops at its end token, TRL inserts the replies
             return "renders a tool's reply otherwise than TRL's GRPO inserts it, so SFT would have other token ids."
     return ""
-
-
-def _turn(
-    tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]], place: int
-) -> tuple[list[int], list[int]]:
-    """The prompt of an assistant's turn, and what the template renders of the turn."""
-    prefix = prompt_ids(tokenizer, messages[:place], tools)
-    return prefix, row_ids(tokenizer, written_row(messages[: place + 1], tools))[len(prefix) :]
-
-
-def _concatenated(tokenizer: Any, prefix: list[int], turn: list[int], replies: list[Message]) -> list[int]:
-    """The ids of GRPO after a turn: the model stops at its end token, TRL inserts the replies."""
-    return prefix + _generated(tokenizer, turn) + trl_internals.reply_ids(tokenizer, replies)
 
 
 def _generated(tokenizer: Any, turn: list[int]) -> list[int]:

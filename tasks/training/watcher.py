@@ -10,6 +10,7 @@ Which checkpoints of an interrupted training are complete.
 import json
 import math
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -221,12 +222,8 @@ def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> i
 
 def _first_invalid(log: list[Entry]) -> int | None:
     """The first step of the invalid ones at the end of the log; None when the last step is valid."""
-    first = None
-    for entry in reversed(steps_of(log)):
-        if not not_numbers(entry, OF_WEIGHTS):
-            break
-        first = entry["step"]
-    return first
+    invalid = takewhile(lambda entry: not_numbers(entry, OF_WEIGHTS), reversed(steps_of(log)))
+    return min((entry["step"] for entry in invalid), default=None)
 
 
 def _weights(trainer: Any) -> list[Any]:
