@@ -36,7 +36,7 @@ from apprentice.tasks.formats.padding import check_characters, without_padding
 from apprentice.tasks.formats.served_log import conversations
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.rescore import act_again, difference, in_order, is_same
 from apprentice.tasks.settings.spec import TRAINED_ON, Column, DatasetSpec
 
@@ -97,8 +97,10 @@ class Verifier:
         try:
             claim = conversation_of(row, self._columns).thinking(self._thoughts)
             check_characters(claim)
-            if claim.environment:
-                self._check_name(claim.environment)
+            known = [self._environment.played_by(part) for part in self._parts]
+            if claim.environment and _name(claim.environment) not in map(_name, known):  # the replay tells the version
+                cause = f"it is {claim.environment!r}, not {' or '.join(map(repr, known))}"
+                raise NotAConversation("environment", cause)
             if claim.about.get("failed_at"):  # it has no reward, and nobody learns from it
                 seed = claim.seed or 0
                 return Checked(self._record(seed, instance.part(seed), row["messages"], None, claim))
@@ -177,12 +179,6 @@ class Verifier:
         environment, tools = self._environment.played_by(part), tools_text(part.tools)
         own = {"seed": seed, "environment": environment, "messages": messages, "tools": tools, "reward": reward}
         return Record.model_validate(claim.about | own | {"takes_text": part.takes_text})
-
-    def _check_name(self, named: str) -> None:
-        """Raises NotAConversation for a rollout of another environment; its version is left to the replay."""
-        known = [self._environment.played_by(part) for part in self._parts]
-        if _name(named) not in map(_name, known):
-            raise NotAConversation("environment", f"it is {named!r}, not {' or '.join(map(repr, known))}")
 
 
 def _name(environment: str) -> str:
@@ -299,28 +295,26 @@ def take_rollouts(
     twice: list[str] = []
     part = part_of_rows(spec)
     report = RowReport(f"{spec.path}{part.said}", keeps)
-    try:
-        with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-            verify = Verifier(environment, known, spec.columns, spec.thoughts)
-            checked = in_order(
-                pool, lambda instance, row: verify(instance, row.data), conversations(rows_of(spec, part))
-            )
-            for number, (row, found) in enumerate(checked, 1):
-                count("episodes")
-                report.add(row.where, found)
-                record = found.record
-                if record is None or (found.cause and not keeps):
-                    continue
-                if found.cause:  # no seed of the environment
-                    judged_by = "person" if found.by_person else "no"
-                    record = record.model_copy(update={"seed": -number, "verified": judged_by})
-                elif keeps:
-                    record = record.model_copy(update={"verified": "yes"})
-                if (line := record.line()) in records:
-                    twice.append(row.where)
-                records[line] = record
-    except SessionLost as gone:
-        raise Stop(f"The environment is out of reach: {gone}.", "Check that it runs, then run again.") from gone
+    with (
+        as_stop(SessionLost, "The environment is out of reach: {}.", "Check that it runs, then run again."),
+        EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool,
+    ):
+        verify = Verifier(environment, known, spec.columns, spec.thoughts)
+        checked = in_order(pool, lambda instance, row: verify(instance, row.data), conversations(rows_of(spec, part)))
+        for number, (row, found) in enumerate(checked, 1):
+            count("episodes")
+            report.add(row.where, found)
+            record = found.record
+            if record is None or (found.cause and not keeps):
+                continue
+            if found.cause:  # no seed of the environment
+                judged_by = "person" if found.by_person else "no"
+                record = record.model_copy(update={"seed": -number, "verified": judged_by})
+            elif keeps:
+                record = record.model_copy(update={"verified": "yes"})
+            if (line := record.line()) in records:
+                twice.append(row.where)
+            records[line] = record
     report.write(context.out)
     show_report(context.out)
     if not records:

@@ -28,7 +28,7 @@ from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import PROTOCOLS
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import as_stop
 from apprentice.tasks.serving.engine import Engine, EngineFailed, launch, llama_server, post
 from apprentice.tasks.serving.exported import CONTENTS, ExportContents, measured
 from apprentice.tasks.serving.gguf import FULL, check_exportable, check_tools, convert, quantize
@@ -72,7 +72,7 @@ def export(
         file = full.with_name(f"{context.run.store.project}-{form}.gguf")
         if form != FULL:
             quantize(full, file, form, called)
-        with _failing(file.name), served(file, tokenizer.chat_template, room) as engine:
+        with _served(file, tokenizer.chat_template, room) as engine:
             same = same_prompts(engine, tokenizer, environment, before, spec.prompts)
             after = _play(context, evaluated, engine, form, environment, questions)
             figures = same, _speed(engine, before), engine.memory()
@@ -83,20 +83,20 @@ def export(
         if text:
             (context.out / f"Modelfile-{form}").write_text(text)
     contents = ExportContents(
-        llama_cpp=llama_cpp, context=room, slots=SLOTS, margin=spec.margin, files=files, **_before(source, before)
+        llama_cpp=llama_cpp,
+        context=room,
+        slots=SLOTS,
+        margin=spec.margin,
+        checkpoint_bytes=sum(each.stat().st_size for each in source.glob("*.safetensors")),
+        checkpoint_right=sum(each.is_right for each in before) / len(before),
+        questions=len(before),
+        files=files,
     )
     (context.out / CONTENTS).write_text(contents.model_dump_json(indent=2) + "\n")
     for form, each in zip(spec.quantize, files, strict=True):
         os.replace(full.with_name(each.name), context.out / each.name)
         os.replace(context.scratch / form / "episodes.jsonl", context.out / f"episodes-{form}.jsonl")
     return {"forms": spec.quantize, "worse": contents.worse}
-
-
-def _before(source: Path, before: list[EvaluatedEpisode]) -> dict[str, Any]:
-    """Size and answers of the checkpoint, for the table's first row."""
-    weights = sum(each.stat().st_size for each in source.glob("*.safetensors"))
-    right = sum(each.is_right for each in before) / len(before)
-    return {"checkpoint_bytes": weights, "checkpoint_right": right, "questions": len(before)}
 
 
 def _context(source: Path, before: list[EvaluatedEpisode], answer: int) -> int:
@@ -107,23 +107,19 @@ def _context(source: Path, before: list[EvaluatedEpisode], answer: int) -> int:
 
 
 @contextmanager
-def served(file: Path, template: str, room: int) -> Iterator[Engine]:
-    """llama.cpp's server of a file. Raises EngineFailed."""
-    with Engine(launch("llama.cpp", file, template, SLOTS, room)) as engine:
-        engine.wait_ready()
-        yield engine
-
-
-@contextmanager
-def _failing(name: str) -> Iterator[None]:
-    try:
-        yield
-    except EngineFailed as failed:
-        raise Stop(
-            f"llama.cpp does not serve {name}: {failed}.",
+def _served(file: Path, template: str, room: int) -> Iterator[Engine]:
+    """llama.cpp's server of a file. Raises Stop where it fails."""
+    with (
+        as_stop(
+            EngineFailed,
+            f"llama.cpp does not serve {file.name}: {{}}.",
             "Run the same command again: finished files and episodes are kept. If it fails again, use a newer "
             "llama.cpp (LLAMA_CPP).",
-        ) from failed
+        ),
+        Engine(launch("llama.cpp", file, template, SLOTS, room)) as engine,
+    ):
+        engine.wait_ready()
+        yield engine
 
 
 def same_prompts(

@@ -8,8 +8,7 @@ completions of a group answer one question. A rollout lost to infrastructure has
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.models.trl_internals import on_one_gpu
 from apprentice.tasks.reporting import announce, pictures
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_out_rows, split
@@ -59,6 +58,12 @@ from apprentice.tasks.training.shared_prompts import sharing_prompts
 from apprentice.tasks.training.trainer import Learned, arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
+LOST = (
+    SessionLost,
+    "GRPO lost the environment: {}. The last finished step is kept.",
+    "Check that its server runs, then run again: training resumes from there.",
+)
+"""What ends a training, as `as_stop` takes it."""
 SHOWN = {"reward": "reward", "frac_reward_zero_std": "groups without signal"}
 
 
@@ -84,7 +89,7 @@ def grpo(
     if spec.processes > 1:  # check the total first; each process then opens its own, and takes turns with no other
         server = context.run.servers.environment(environment.name)
         sessions = spec.sessions() * spec.processes
-        with EnvironmentPool(environment, server, sessions, announce.warn) as pool, _as_stop():
+        with EnvironmentPool(environment, server, sessions, announce.warn) as pool, as_stop(*LOST):
             _open_a_session_each(pool, environment)
     with explained_oom(spec):
         return on_processes(spec, train_grpo, context, spec, checkpoint, environment, questions, seed)
@@ -133,7 +138,7 @@ def train_grpo(
     with (
         EnvironmentPool(environment, server, sessions, announce.warn) as pool,
         LiveRollouts(pool) as rollouts,
-        _as_stop(),
+        as_stop(*LOST),
     ):
         pool.open_all()
         instance = environment.make()
@@ -232,7 +237,8 @@ def _curriculum(
     if spec.curriculum is None:
         return None
     kinds = kinds_of(environment, used, spec.curriculum.by)
-    return Curriculum(spec.curriculum, rows, [kinds[each] for each in _seeds(rows)], seed, streams)
+    seeds = rows["seed"] if "seed" in rows.column_names else [prompt[-1]["seed"] for prompt in rows["prompt"]]
+    return Curriculum(spec.curriculum, rows, [kinds[each] for each in seeds], seed, streams)
 
 
 def _shown(log: list[dict[str, float]], streams: list[Stream]) -> dict[str, str]:
@@ -259,21 +265,6 @@ def _rows(environment: EnvironmentSpec, used: list[dict[str, Any]], spec: GrpoSp
         order += torch.randperm(len(used), generator=generator).tolist()
     named, instance = [used[index] for index in order], environment.make()
     return Dataset.from_list([row_of(spec.rollouts, instance, row["seed"], row["question"]) for row in named])
-
-
-def _seeds(rows: Any) -> list[int]:
-    return rows["seed"] if "seed" in rows.column_names else [prompt[-1]["seed"] for prompt in rows["prompt"]]
-
-
-@contextmanager
-def _as_stop() -> Iterator[None]:
-    try:
-        yield
-    except SessionLost as lost:
-        raise Stop(
-            f"GRPO lost the environment: {lost}. The last finished step is kept.",
-            "Check that its server runs, then run again: training resumes from there.",
-        ) from lost
 
 
 def _open_a_session_each(pool: EnvironmentPool, environment: EnvironmentSpec) -> None:

@@ -21,7 +21,7 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import held_out_texts, read_rows, same_text, used_questions, write_questions
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.settings.spec import TRAINED_ON, Purpose, SeedWindows, Shares, Window
 
 LEAST_FRESH = 0.5
@@ -122,21 +122,19 @@ def _known(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[
 def _asked(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int], named: str) -> dict[int, str]:
     texts = {}
     server = context.run.servers.environment(environment.name)
-    try:
-        with (
-            announce.progress("questions", len(seeds)) as advance,
-            EnvironmentPool(environment, server, say=announce.warn) as pool,
-        ):
-            for seed, text in pool.map(lambda instance, seed: instance.ask(seed), seeds):
-                texts[seed] = text
-                advance(1)
-    except Refused as refused:
-        raise Stop(f"The environment refused the task: {refused}", f"Correct {named} in the recipe.") from refused
-    except SessionLost as lost:
-        raise Stop(
-            f"The environment's server gave no question: {lost}",
+    with (
+        as_stop(Refused, "The environment refused the task: {}", f"Correct {named} in the recipe."),
+        as_stop(
+            SessionLost,
+            "The environment's server gave no question: {}",
             "Check with `apprentice env check` that it runs and serves this environment, then run again.",
-        ) from lost
+        ),
+        announce.progress("questions", len(seeds)) as advance,
+        EnvironmentPool(environment, server, say=announce.warn) as pool,
+    ):
+        for seed, text in pool.map(lambda instance, seed: instance.ask(seed), seeds):
+            texts[seed] = text
+            advance(1)
     return texts
 
 

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from logging import WARNING
-from pathlib import Path
 from typing import Any, TypeVar
 
 from apprentice.envs.catalog import EnvironmentSpec
@@ -27,7 +26,7 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.episodes.texts import as_stored
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.reporting.progress import note
 
 I = TypeVar("I")  # noqa: E741
@@ -53,42 +52,35 @@ def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentS
     totals: Counter[str] = Counter(dict.fromkeys(("episodes", "failed", "changed", *COUNTED), 0))
     right: Counter[str] = Counter()
     left_out: list[dict[str, Any]] = []
-    try:
-        with (
-            EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool,
-            announce.progress("episodes", rollouts.episodes) as advance,
-            (context.out / "rollouts.jsonl").open("wb") as out,
-        ):
-            for before, (after, differs) in _replayed(pool, context.fetch(rollouts) / "rollouts.jsonl", environment):
-                advance(1)
-                count("episodes")
-                if differs:
-                    left_out.append({"seed": before.seed, "cause": differs})
-                    note("left out", WARNING, episode=before.seed, cause=differs)
-                    continue
-                out.write(after.line())
-                totals.update({name: getattr(after, name) for name in COUNTED})
-                totals.update(
-                    episodes=1, failed=bool(after.failed_at), changed=not is_same(after.reward, before.reward)
-                )
-                right.update(before=is_right(before.reward), now=is_right(after.reward))
-    except SessionLost as gone:
-        raise Stop(f"The environment is out of reach: {gone}.", "Check that it runs, then run again.") from gone
-    except Refused as refused:
-        raise Stop(
-            f"The environment refused a question that it asked before: {refused}.",
+    with (
+        as_stop(SessionLost, "The environment is out of reach: {}.", "Check that it runs, then run again."),
+        as_stop(
+            Refused,
+            "The environment refused a question that it asked before: {}.",
             "Check that its server is the one that the recipe names (server.url), then run again.",
-        ) from refused
+        ),
+        EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool,
+        announce.progress("episodes", rollouts.episodes) as advance,
+        (context.fetch(rollouts) / "rollouts.jsonl").open("rb") as lines,
+        (context.out / "rollouts.jsonl").open("wb") as out,
+    ):
+        records = map(Record.model_validate_json, lines)
+        replayed = in_order(pool, lambda instance, record: replay(instance, record, environment), records)
+        for before, (after, differs) in replayed:
+            advance(1)
+            count("episodes")
+            if differs:
+                left_out.append({"seed": before.seed, "cause": differs})
+                note("left out", WARNING, episode=before.seed, cause=differs)
+                continue
+            out.write(after.line())
+            totals.update({name: getattr(after, name) for name in COUNTED})
+            totals.update(episodes=1, failed=bool(after.failed_at), changed=not is_same(after.reward, before.reward))
+            right.update(before=is_right(before.reward), now=is_right(after.reward))
     _check(left_out, rollouts.episodes)
     (context.out / "left_out.json").write_text(json.dumps(left_out, indent=2) + "\n")
     _announce(totals, right, left_out)
     return dict(totals) | {"left_out": len(left_out)}
-
-
-def _replayed(pool: EnvironmentPool, path: Path, environment: EnvironmentSpec) -> Iterator[tuple[Record, Replayed]]:
-    with path.open("rb") as lines:
-        records = map(Record.model_validate_json, lines)
-        yield from in_order(pool, lambda instance, record: replay(instance, record, environment), records)
 
 
 def in_order(pool: EnvironmentPool, play: Callable[[Player, I], R], items: Iterable[I]) -> Iterator[tuple[I, R]]:

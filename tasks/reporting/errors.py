@@ -3,6 +3,8 @@
 A package that is missing, or that raises where it is imported, is named as itself, with its own error.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import packages_distributions
 from typing import Any
@@ -38,6 +40,19 @@ class Stop(Exception):
 
     def __reduce__(self):
         return Stop, (self.cause, self.remedy)
+
+
+@contextmanager
+def as_stop(kind: type[Exception], cause: str, remedy: str) -> Iterator[None]:
+    """Raises Stop in place of an error of that kind.
+
+    Args:
+        cause: With {} where the error's own text belongs.
+    """
+    try:
+        yield
+    except kind as error:
+        raise Stop(cause.replace("{}", str(error)), remedy) from error
 
 
 def broken_package(error: BaseException) -> Stop | None:
