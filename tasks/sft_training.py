@@ -14,7 +14,7 @@ from apprentice.tasks.models.checkpoints import adapter_arguments
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.sft import arguments_ahead, first_step, sft, trainer_class
-from apprentice.tasks.training.forecast import Forecast, Student, arguments_of_a_pass, held, saving, update
+from apprentice.tasks.training.forecast import Forecast, Student, held, saving, update
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
 
 
@@ -45,15 +45,24 @@ def _pass(model: Any, spec: SftSpec, student: Student, learns: bool = True) -> C
     from datasets import Dataset
 
     rows = list(islice(cycle(student.texts.rows), spec.batch_size))
-    folder = TemporaryDirectory()
-    trainer = trainer_class(spec)(
-        model=model,
-        processing_class=student.tokenizer,
-        train_dataset=Dataset.from_list(rows),
-        args=config_of(type(spec), arguments_of_a_pass(spec, folder.name), {}),
-        **adapter_arguments(spec.lora),
-    )
-    folder.cleanup()
+    with TemporaryDirectory() as folder:
+        own = {
+            "output_dir": folder,
+            "per_device_train_batch_size": spec.batch_size,
+            "max_length": None,
+            "bf16": False,
+            "activation_checkpointing": spec.gradient_checkpointing,
+            "use_cpu": not torch.cuda.is_available(),
+            "report_to": "none",
+            "disable_tqdm": True,
+        }
+        trainer = trainer_class(spec)(
+            model=model,
+            processing_class=student.tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            args=config_of(type(spec), own, {}),
+            **adapter_arguments(spec.lora),
+        )
     batch = {name: each.to(model.device) for name, each in trainer.data_collator(rows).items()}
     step = update(trainer.model)
 

@@ -64,7 +64,8 @@ def decode(
     """
     cache, pad, padding = given["past_key_values"], generation_config.pad_token_id, given["attention_mask"]
     width, known = input_ids.shape[1], cache.get_seq_length()
-    ends = input_ids.new_tensor(_listed(generation_config.eos_token_id))
+    end = generation_config.eos_token_id
+    ends = input_ids.new_tensor([end] if isinstance(end, int) else end or [])
     every = input_ids.new_ones(len(input_ids), known + width) if padding is None else padding
 
     def forward(new: int, ahead: Any, is_drafted: Any) -> Any:
@@ -155,10 +156,6 @@ class _Rows:
     def written(self) -> Any:
         """(all rows, columns) token ids, padded on the right."""
         return self._out[:, : self._lengths.max()]
-
-
-def _listed(ids: int | list[int] | None) -> list[int]:
-    return [ids] if isinstance(ids, int) else ids or []
 
 
 def drafted(draft: Draft | None, text: Any, mask: Any, rooms: Any, ends: Any, pad: int) -> tuple[Any, Any]:

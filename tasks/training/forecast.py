@@ -235,21 +235,6 @@ def _answers(model: Any, spec: EvaluateSpec, student: Student, tokens: int, ends
     return run
 
 
-def arguments_of_a_pass(spec: TrainerSpec, folder: str) -> dict[str, Any]:
-    import torch
-
-    return {
-        "output_dir": folder,
-        "per_device_train_batch_size": spec.batch_size,
-        "max_length": None,
-        "bf16": False,
-        "activation_checkpointing": spec.gradient_checkpointing,
-        "use_cpu": not torch.cuda.is_available(),
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
-
-
 def update(model: Any) -> Callable[[], None]:
     """The optimizer's step after a backward pass."""
     import torch
@@ -326,9 +311,8 @@ def free_memory() -> float | None:
 
 def summary(found: dict[str, Forecast], whence: str = "this machine") -> str:
     """One sentence: the stages with their time and memory."""
-    parts = [f"{name} {duration_text(each.seconds)}" + _memory(each.bytes) for name, each in found.items()]
+    parts = [
+        f"{name} {duration_text(each.seconds)}" + (f" and {each.bytes / 1e9:.1f} GB" if each.bytes else "")
+        for name, each in found.items()
+    ]
     return f"Predicted for {whence}: {', '.join(parts)}."
-
-
-def _memory(size: float) -> str:
-    return f" and {size / 1e9:.1f} GB" if size else ""

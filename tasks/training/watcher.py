@@ -9,7 +9,7 @@ Which checkpoints of an interrupted training are complete.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
             self.seen = signals_in(state.log_history, rules)
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if rules.nan != "off" and not _all_finite(trainer, [weight.grad for weight in trainer.model.parameters()]):
+            if rules.nan != "off" and not _all_finite(trainer, (weight.grad for weight in trainer.model.parameters())):
                 trainer.model.zero_grad()  # without gradients the optimizer changes no weight
                 control.should_log = True
 
@@ -139,7 +139,8 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
                 if state.is_world_process_zero:
                     announce.warn(signal.message())
                 if signal.stopped:
-                    _stop(args, control, invalid)
+                    control.should_training_stop, control.should_save = True, not invalid
+                    control.should_evaluate = not invalid and args.eval_strategy != "no"
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             if args.metric_for_best_model not in metrics:
@@ -177,12 +178,6 @@ def stop_without_gain(trainer: Any, most: int) -> None:
     trainer.add_callback(WithoutGain())
 
 
-def _stop(args: Any, control: Any, invalid: bool) -> None:
-    control.should_training_stop = True
-    control.should_evaluate = not invalid and args.eval_strategy != "no"
-    control.should_save = not invalid
-
-
 def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
     """Loads the weights to publish into the trainer, and writes signals.json.
 
@@ -207,13 +202,13 @@ def _load_good_weights(context: StageContext, trainer: Any, rules: Signals) -> i
     last, best = trainer.state.global_step, trainer.state.best_global_step
     broken = _first_invalid(trainer.state.log_history)
     trusted = broken is None or (rules.nan == "warn" and broken == last)  # the last step was skipped
-    if trusted and best in (None, last) and _all_finite(trainer, _weights(trainer)):
+    if trusted and best in (None, last) and _all_finite(trainer, trainer.model.parameters()):
         return last
     for checkpoint in whole_checkpoints(context.scratch):
         step = step_of(checkpoint)
         if step == best if best else broken is None or step < broken - 1:
             trl_internals.load_weights(trainer, checkpoint)
-            if _all_finite(trainer, _weights(trainer)):
+            if _all_finite(trainer, trainer.model.parameters()):
                 return step
     invalid = ", ".join(not_numbers(steps_of(trainer.state.log_history)[-1], OF_WEIGHTS))
     cause = f"Step {broken}: {invalid}" if broken else f"After step {last} weights are NaN"
@@ -226,11 +221,7 @@ def _first_invalid(log: list[Entry]) -> int | None:
     return min((entry["step"] for entry in invalid), default=None)
 
 
-def _weights(trainer: Any) -> list[Any]:
-    return list(trainer.model.parameters())
-
-
-def _all_finite(trainer: Any, tensors: list[Any]) -> bool:
+def _all_finite(trainer: Any, tensors: Iterable[Any]) -> bool:
     """Whether all tensors are finite, in all processes. Each process checks its own shards."""
     import torch
 
