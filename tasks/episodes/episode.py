@@ -111,6 +111,7 @@ class Episode:
     Attributes:
         messages: The transcript so far: system, user, then assistant and tool messages.
         tools: The tools' JSON schemas, as rendered into the prompt.
+        turns: How many messages the model has written.
         done: Whether the episode has ended: the environment ended it, no tool was called, or max_turns is reached.
         unfinished: Whether it ended without the environment, which then scores it as nothing done.
         causes: What was wrong with the calls so far; empty while all are valid.
@@ -131,12 +132,8 @@ class Episode:
         self.causes: list[str] = []
         self.broken = ""
         self.done = self.unfinished = False
-        self._turns = 0
+        self.turns = 0
         self._executed: list[Callable[[], str]] = []
-
-    @property
-    def turns(self) -> int:
-        return self._turns
 
     @property
     def question(self) -> str:
@@ -150,7 +147,7 @@ class Episode:
     @property
     def valid(self) -> bool:
         """Format compliance: every call fits its schema, and every message has one, but for a last text that counts."""
-        return self._turns > 0 and not self.causes
+        return self.turns > 0 and not self.causes
 
     def check_question(self, recorded: str) -> None:
         """Raises Stop where the server asks another question than the one on record."""
@@ -177,7 +174,7 @@ class Episode:
             self.messages.append(reply | ({"tool_call_id": call["id"]} if "id" in call else {}))
         if self.player.done:
             self.done = True
-        elif not calls or self._turns >= self.player.max_turns:
+        elif not calls or self.turns >= self.player.max_turns:
             self.give_up()
 
     def give_up(self) -> None:
@@ -194,7 +191,7 @@ class Episode:
             self.causes.append(found)
             message = cut(message)
         self.messages.append(message)
-        self._turns += 1
+        self.turns += 1
         return message
 
     def _execute(self, name: str, arguments: str | dict[str, Any]) -> str:

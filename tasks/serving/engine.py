@@ -183,15 +183,6 @@ class Engine:
         found = psutil.Process(self._process.pid).children(recursive=True)
         return sum(each.memory_info().rss for each in found)
 
-    def processes(self) -> list[int]:
-        """The numbers of the server's own processes."""
-        import psutil
-
-        try:
-            return [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
     def stop(self) -> None:
         """Ends it. May be called again."""
         if self._process.stdin and not self._process.stdin.closed:

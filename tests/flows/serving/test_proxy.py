@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import uvicorn
 
@@ -74,7 +75,7 @@ class Served:
     def engine(self) -> int:
         """The process of the engine in force."""
         assert self.backends.current is not None
-        return self.backends.current.engine.processes()[-1]
+        return psutil.Process(self.backends.current.engine._process.pid).children(recursive=True)[-1].pid
 
 
 @contextmanager
