@@ -3,13 +3,15 @@
 In: `generation` of the section. Out: validated settings; those without an effect are refused.
 """
 
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec import OPERATIONAL, Spec
 
+NO_SECRET = "TRL sends none to the vLLM server: let it listen on this machine only"
 SHARES = {"vllm": 0.3, "continuous_batching": 0.5}
 """TRL's defaults for generation's share of the GPU memory."""
 
@@ -32,7 +34,7 @@ class GenerationSpec(Spec):
     """GPUs over which vLLM splits the model; must divide the number of processes. `colocate` only."""
     enable_sleep_mode: bool = Field(default=False, json_schema_extra=OPERATIONAL)
     """Free vLLM's GPU memory during the optimizer step; waking it up takes time. `colocate` only."""
-    server_base_url: str = Field(
+    server_base_url: Annotated[str, AfterValidator(partial(without_secrets, remedy=NO_SECRET))] = Field(
         default="http://127.0.0.1:8000", pattern=r"^https?://\S+$", json_schema_extra=OPERATIONAL
     )
     """URL of the vLLM server."""
@@ -40,11 +42,6 @@ class GenerationSpec(Spec):
     """Seconds to wait for the server before GRPO stops. Checked before the model is loaded."""
     group_port: int = Field(default=51216, ge=1, le=65535, json_schema_extra=OPERATIONAL)
     """Port for sending the weights to the server; change it when it is in use."""
-
-    @field_validator("server_base_url")
-    @classmethod
-    def _holds_no_secret(cls, url: str) -> str:
-        return without_secrets(url, "TRL sends none to the vLLM server: let it listen on this machine only")
 
     @model_validator(mode="after")
     def _settings_have_an_effect(self) -> "GenerationSpec":

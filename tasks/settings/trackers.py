@@ -3,9 +3,10 @@
 In: `report_to` and `trackio` of a recipe. Out: validated settings; none of them enters a key.
 """
 
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from apprentice.envs.wire.server import without_secrets
 from apprentice.tasks.settings.spec_base import Spec
@@ -35,7 +36,7 @@ class TrackioSpec(Spec):
     Default: the store's folder, which `apprentice dashboard` shows."""
     private: bool = True
     """Create the Space as private."""
-    url: str = ""
+    url: Annotated[str, AfterValidator(partial(without_secrets, remedy="whoever opens it logs in there"))] = ""
     """URL of a running dashboard of the store, such as http://127.0.0.1:7860, for a link on the run's page."""
 
     @field_validator("space_id")
@@ -45,8 +46,3 @@ class TrackioSpec(Spec):
             if fault := hub_name_fault(str(name)):
                 raise ValueError(f"the Hub takes no such Space or bucket: {fault}")
         return space_id
-
-    @field_validator("url")
-    @classmethod
-    def _holds_no_secret(cls, url: str) -> str:
-        return without_secrets(url, "whoever opens it logs in there")
