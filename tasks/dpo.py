@@ -31,7 +31,7 @@ from apprentice.tasks.rollouts.groups import read_groups
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.method import Curve, RunSoFar, Start, Training
-from apprentice.tasks.training.trainer import Learned, arguments, finish, train
+from apprentice.tasks.training.trainer import arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
 Row = dict[str, Any]
@@ -88,7 +88,7 @@ def train_dpo(
     select_weights(context, trainer, spec.signals)
     questions = {right["seed"]: right["messages"][1]["content"] for right, _ in pairs}
     shown = {metric: curve.title for metric, curve in CURVES.items()}
-    return finish(context, trainer, spec, shown, Learned(questions.items(), before=folder))
+    return finish(context, trainer, spec, shown, questions.items(), folder)
 
 
 def pairs_of(checkpoint: Path, most: int) -> Iterator[tuple[Row, Row]]:

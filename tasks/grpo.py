@@ -55,7 +55,7 @@ from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.reporters import log_completions
 from apprentice.tasks.training.shared_prompts import sharing_prompts
-from apprentice.tasks.training.trainer import Learned, arguments, finish, train
+from apprentice.tasks.training.trainer import arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 
 LOST = (
@@ -142,7 +142,7 @@ def train_grpo(
     ):
         pool.open_all()
         instance = environment.make()
-        streams = streams_of(instance, spec)
+        streams = streams_of(instance, spec.reward_weights)
         folder = context.fetch(checkpoint)
         used = used_questions(context.fetch(questions), Purpose.TRAIN)
         if not used:
@@ -196,7 +196,7 @@ def train_grpo(
             announce.picture("grpo-curriculum", picture, "What was asked, and the success of each kind")
     # a curriculum may have a stream for each of very many kinds
     shown = _shown(trainer.state.log_history, [] if curriculum else streams)
-    return finish(context, trainer, spec, shown, Learned(trained_questions.items(), before=folder))
+    return finish(context, trainer, spec, shown, trained_questions.items(), folder)
 
 
 LONGEST = 16

@@ -34,7 +34,7 @@ def start(spec: GrpoSpec, made: RunSoFar) -> Start | None:
 
 def arguments(context: StageContext, spec: GrpoSpec, environment: Player, seed: int) -> dict[str, Any]:
     """The arguments of GRPOConfig."""
-    return grpo_arguments(context, spec, seed, streams_of(environment, spec))
+    return grpo_arguments(context, spec, seed, streams_of(environment, spec.reward_weights))
 
 
 def forecast(spec: GrpoSpec, _episodes: int, student: Student) -> Forecast:

@@ -35,7 +35,7 @@ from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.shared_prompts import sharing_rows
-from apprentice.tasks.training.trainer import Learned, arguments, finish, train, training_dataset
+from apprentice.tasks.training.trainer import arguments, finish, train, training_dataset
 from apprentice.tasks.training.watcher import select_weights, stop_without_gain, watch
 
 Episode = dict[str, Any]
@@ -99,7 +99,7 @@ def train_sft(
     questions = [(episode["seed"], episode["messages"][1]["content"]) for episode in played]
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
     loss = {HELD_OUT_LOSS: "held-out loss"} if spec.held_out else {}
-    return finish(context, trainer, spec, SHOWN | of_each | loss, Learned(questions, before=folder))
+    return finish(context, trainer, spec, SHOWN | of_each | loss, questions, folder)
 
 
 def trainer_class(spec: SftSpec) -> Any:

@@ -425,7 +425,7 @@ class Recipe(BaseModel):
     def _weights_are_of_streams(self) -> "Recipe":
         if self.grpo is None or not self.grpo.reward_weights:
             return self
-        known = [stream.called for stream in streams_of(self.environment.make(), self.grpo)]
+        known = [stream.called for stream in streams_of(self.environment.make(), self.grpo.reward_weights)]
         for name in [each for each in self.grpo.reward_weights if each not in known]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

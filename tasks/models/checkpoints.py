@@ -29,17 +29,12 @@ KEPT = {"bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"
 KEPT |= {"transformers_version", "cache_implementation", "use_cache"}
 
 
-def set_by(config: Any) -> list[str]:
-    """Return the names of the settings that a generation config has beside the tokens."""
-    return sorted(set(config.to_diff_dict()) - KEPT)
-
-
 def neutral(model: Any) -> Any:
     """Return the model with the tokens of its generation config alone."""
     from transformers import GenerationConfig
 
     config = getattr(model, "generation_config", None)
-    if config is not None and set_by(config):
+    if config is not None and set(config.to_diff_dict()) - KEPT:
         known = config.to_dict()
         tokens = {name: known[name] for name in KEPT if name.endswith("_token_id") and known.get(name) is not None}
         model.generation_config = GenerationConfig(**tokens)

@@ -135,8 +135,9 @@ CHOOSE = "Choose a model tuned for chat with tools, such as Qwen/Qwen3-0.6B (stu
 
 def prepared(tokenizer: Any, model: str, thinking: ThinkingSpec | None = None) -> Any:
     """Like `prepare_tokenizer`, for a student that thinks so. Raises Stop without a template whose calls TRL parses."""
-    if isinstance(tokenizer.chat_template, dict):
-        tokenizer.chat_template = _with_tools(tokenizer.chat_template)
+    if isinstance(named := tokenizer.chat_template, dict):  # the one that renders tools, as transformers chooses it
+        with_tools = named.get("tool_use") or next((each for each in named.values() if "tools" in each), None)
+        tokenizer.chat_template = with_tools or named.get("default", "")
     if not tokenizer.chat_template:
         raise Stop(f"{model} has no chat template: it was not tuned for chat.", CHOOSE)
     think(tokenizer, None)  # of a student that was trained here, and may be trained to think otherwise
@@ -162,12 +163,6 @@ def trl_template(name: str, tokenizer: Any) -> str:
             "Choose a template whose special tokens the model knows (student.chat_template).",
         )
     return text
-
-
-def _with_tools(templates: dict[str, str]) -> str:
-    """Of several named templates the one that renders tools, as transformers chooses it."""
-    named = templates.get("tool_use") or next((each for each in templates.values() if "tools" in each), None)
-    return named or templates.get("default", "")
 
 
 def unparsed(tokenizer: Any) -> str:

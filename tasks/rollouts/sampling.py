@@ -95,10 +95,10 @@ class Curriculum:
         question_counts = {kind: count + now[kind] for kind, count in self._known.asked.items()}
         self._before, self._now = self._known, []
         self._known = SliceEvidence(self._known.steps + 1, question_counts, answers)
-        rates = {kind: _mean(*self._posterior(kind)) for kind in self._places}
+        posteriors = {kind: self._posterior(kind) for kind in self._places}
         return {
             **{f"{QUESTIONS}{kind}": float(count) for kind, count in now.items()},
-            **{f"{RATE}{kind}": rate for kind, rate in rates.items()},
+            **{f"{RATE}{kind}": right / (right + wrong) for kind, (right, wrong) in posteriors.items()},
         }
 
     def _posterior(self, kind: str) -> tuple[float, float]:
@@ -138,10 +138,6 @@ def _drawn(shares: dict[str, float], count: int, random: Random) -> list[str]:
         drawn.append(kinds[place])
     random.shuffle(drawn)
     return drawn
-
-
-def _mean(a: float, b: float) -> float:
-    return a / (a + b)
 
 
 def _variance(a: float, b: float) -> float:

@@ -3,7 +3,7 @@
 In: an environment, the recipe's weights. Out: `Stream`s.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from apprentice.envs.player import Player
 
@@ -28,21 +28,13 @@ class Stream(NamedTuple):
         return environment.scores()[self.name]
 
 
-class Weighted(Protocol):
-    """What of an online training's section weights the streams, such as GRPO's."""
-
-    @property
-    def reward_weights(self) -> dict[str, float]: ...
-
-
-def streams_of(instance: Player, spec: Weighted) -> list[Stream]:
+def streams_of(instance: Player, weights: dict[str, float]) -> list[Stream]:
     """All reward components of an environment, or of all parts of a mixture, with the recipe's weights.
 
     In a mixture of difficulty levels, weights are those of the recipe's environment, without a label.
     """
-    given = spec.reward_weights
     return [
-        stream._replace(weight=given.get(stream.called, given.get(stream.name, stream.weight)))
+        stream._replace(weight=weights.get(stream.called, weights.get(stream.name, stream.weight)))
         for stream in streams_of_parts(instance.parts())
     ]
 

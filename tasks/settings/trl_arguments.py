@@ -92,7 +92,8 @@ def _checked(spec: type[TrlSection], given: dict[str, Any]) -> float:
         try:
             TypeAdapter(types[name]).validate_json(json.dumps(value, allow_nan=False), strict=True)
         except (ValueError, TypeError):  # a ValidationError among them
-            raise ValueError(f"{name}: {value!r} is not of the type {_type_name(types[name])}") from None
+            wanted = re.sub(r"\w+\.", "", inspect.formatannotation(types[name]))
+            raise ValueError(f"{name}: {value!r} is not of the type {wanted}") from None
     return 1.0
 
 
@@ -112,7 +113,3 @@ def _config_class(spec: type[TrlSection]) -> Any:
     import trl
 
     return getattr(trl, spec.config)
-
-
-def _type_name(annotation: Any) -> str:
-    return re.sub(r"\w+\.", "", inspect.formatannotation(annotation))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.analysis.curve_signals import ADVICE
@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
-
-
-class Learned(NamedTuple):
-    """What a stage trained on: seeds and questions, and the initial checkpoint."""
-
-    questions: Iterable[tuple[int, str]]
-    before: Path
 
 
 def arguments(context: StageContext, spec: TrainerSpec, seed: int) -> dict[str, Any]:
@@ -171,22 +164,30 @@ def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
 
 
 def finish(
-    context: StageContext, trainer: Any, spec: TrainerSpec, shown: dict[str, str], learned: Learned
+    context: StageContext,
+    trainer: Any,
+    spec: TrainerSpec,
+    shown: dict[str, str],
+    questions: Iterable[tuple[int, str]],
+    before: Path,
 ) -> dict[str, Any]:
     """Writes weights, tokenizer, log and learned.jsonl in the first process; returns the artifact's fields.
 
-    `shown`: the curves to plot, metric name to label.
+    Args:
+        shown: The curves to plot, metric name to label.
+        questions: What it trained on, seeds and texts.
+        before: The initial checkpoint.
     """
     weights = _gathered(trainer)
     if not trainer.is_world_process_zero():
         return {}
     _check_numbers(weights or {})
     log = keep_log(context, trainer, shown)
-    write_learned(context.out, spec.section, learned.questions, before=learned.before)
+    write_learned(context.out, spec.section, questions, before)
     tokenizer, model = trainer.processing_class, trainer.model
     if spec.lora is not None:
-        model, weights = merged(model, learned.before, spec.lora, weights, context.run.trusted), None
-    counts = save(ending_at(model, chat_format(tokenizer).ends), tokenizer, context.out, weights, learned.before)
+        model, weights = merged(model, before, spec.lora, weights, context.run.trusted), None
+    counts = save(ending_at(model, chat_format(tokenizer).ends), tokenizer, context.out, weights, before)
     metric = spec.shown_metric
     last = next((entry[metric] for entry in reversed(log) if entry.get(metric) is not None), None)
     return counts | {"stage": spec.section, metric: last}

@@ -73,7 +73,7 @@ def rewards_by_stream(folder: Path, instance: Player, environments: list[Player]
     """What GRPO is told, by the name of the metric."""
     spec = GrpoSpec(**settings)
     first = EnvironmentReward(
-        spec, TrainedQuestions(folder / "asked.jsonl"), Ended(environments), streams_of(instance, spec)
+        spec, TrainedQuestions(folder / "asked.jsonl"), Ended(environments), streams_of(instance, spec.reward_weights)
     )
     row = {"seed": range(len(environments)), "question": [""] * len(environments)}
     return {each.__name__: each(**row) for each in [first, *first.others()]}
@@ -114,7 +114,7 @@ def test_an_environment_without_streams_has_the_metric_environment_reward(tmp_pa
     ],
 )
 def test_weights_are_the_environments_own_unless_the_recipe_names_others(instance, given, weights):
-    streams: list[Stream] = streams_of(instance, GrpoSpec(reward_weights=given))
+    streams: list[Stream] = streams_of(instance, given)
     assert {stream.called: stream.weight for stream in streams} == weights
 
 
@@ -135,7 +135,7 @@ def test_rollouts_without_a_token_left_earn_the_lowest_reward_and_are_counted(tm
 def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_beside_it(tmp_path: Path):
     logged: dict[str, float] = {}
     game, lost = ended(1.0), ended(None)
-    streams = streams_of(game, GrpoSpec())
+    streams = streams_of(game, {})
     first = EnvironmentReward(
         GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), Ended([game, ended(0.5), lost]), streams
     )
