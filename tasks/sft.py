@@ -5,7 +5,6 @@ TRL's SFTTrainer computes the loss on what the student would have to generate of
 short closing turn after the last tool reply: a student that never saw one generates up to the length limit there.
 """
 
-import itertools
 import json
 import math
 from typing import Any
@@ -21,15 +20,13 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.example import example_episode
-from apprentice.tasks.episodes.record import (
-    same_text,
-)
+from apprentice.tasks.episodes.record import read_rows, same_text
 from apprentice.tasks.episodes.rendering import row_of, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.models.trl_internals import on_one_gpu
+from apprentice.tasks.models.trl_internals import call_back, on_one_gpu
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
@@ -57,8 +54,7 @@ def sft(
     check_training(spec, this_machine())
     check_scheduler(spec)
     if spec.args:  # here and not in train_sft: its processes share a world, and its seed is set
-        with (context.fetch(kept) / "kept.jsonl").open() as episodes:
-            tools = json.loads(json.loads(next(episodes))["tools"])
+        tools = json.loads(read_rows(context.fetch(kept) / "kept.jsonl")[0]["tools"])
         tokenizer = load_tokenizer(context.fetch(student), context.run.trusted)
         check_arguments(spec, lambda given: first_step(spec, given, tokenizer, tools))
     with explained_oom(spec):
@@ -74,8 +70,7 @@ def train_sft(
     set_seed(seed)
     folder = context.fetch(student)
     tokenizer = load_tokenizer(folder, context.run.trusted)
-    with (context.fetch(kept) / "kept.jsonl").open() as episodes:
-        read = list(map(json.loads, itertools.islice(episodes, spec.max_rows)))
+    read = read_rows(context.fetch(kept) / "kept.jsonl")[: spec.max_rows]
     played, apart = train_eval_split(read, spec.held_out)
     an_epoch = _steps(len(played), spec)
     own = sft_arguments(context, spec, seed, lengths.max_length) | (_evaluation(an_epoch, spec) if apart else {})
@@ -88,7 +83,7 @@ def train_sft(
         **adapter_arguments(spec.lora),
     )
     if spec.stop_at_token_accuracy is not None:
-        trainer.add_callback(_stopper(spec.stop_at_token_accuracy))
+        _stop_at(trainer, spec.stop_at_token_accuracy)
     if spec.stop_without_gain is not None:
         stop_without_gain(trainer, spec.stop_without_gain)
     watch(trainer, spec.signals)
@@ -175,11 +170,8 @@ def _evaluation(an_epoch: int, spec: SftSpec) -> dict[str, Any]:
     return {"eval_strategy": "steps", "eval_steps": an_epoch, "per_device_eval_batch_size": spec.batch_size} | best
 
 
-def _stopper(enough: float) -> Any:
-    from transformers import TrainerCallback
+def _stop_at(trainer: Any, enough: float) -> None:
+    def on_log(_args: Any, _state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        control.should_training_stop |= float((logs or {}).get("mean_token_accuracy", 0.0)) >= enough
 
-    class Stopper(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            control.should_training_stop |= float((logs or {}).get("mean_token_accuracy", 0.0)) >= enough
-
-    return Stopper()
+    call_back(trainer, on_log=on_log)

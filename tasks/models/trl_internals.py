@@ -51,6 +51,14 @@ def reply_ids(tokenizer: Any, replies: list[dict[str, Any]], trainer: Any = None
     return GRPOTrainer._get_tool_suffix_ids(stand_in, replies)
 
 
+def call_back(trainer: Any, **events: Callable[..., None]) -> None:
+    """Adds a callback that calls a function at each of these events of transformers."""
+    from transformers import TrainerCallback
+
+    methods = {name: staticmethod(event) for name, event in events.items()}
+    trainer.add_callback(type("Events", (TrainerCallback,), methods)())
+
+
 def load_weights(trainer: Any, checkpoint: Path) -> None:
     """transformers `Trainer._load_from_checkpoint`: weights only, wrapped or sharded; the public method resumes."""
     trainer._load_from_checkpoint(str(checkpoint))

@@ -24,6 +24,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import JsonLines, as_line, as_text, read_rows, turns_of
 from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.models.trl_internals import call_back
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
@@ -327,26 +328,23 @@ def log_completions(
     context: StageContext, trainer: Any, rollouts: "LiveRollouts", group_size: int, said_every: int
 ) -> CompletionLog:
     """Adds a callback that keeps the first group of the first log, of every `said_every`-th, and of the last."""
-    from transformers import TrainerCallback
-
     completions = CompletionLog(context.scratch / COMPLETIONS)
 
-    class CompletionKeeper(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-            if state.is_world_process_zero:
-                completions.forget_after(state.global_step)
+    def on_train_begin(_args: Any, state: Any, *_: Any, **__: Any) -> None:
+        if state.is_world_process_zero:
+            completions.forget_after(state.global_step)
 
-        def on_log(self, args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
-            log, odd = divmod(state.global_step, args.logging_steps)
-            due = control.should_training_stop or (not odd and (log == 1 or log % said_every == 0))
-            if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
-                return
-            rows = [_row(state.global_step, each) for each in rollouts.first_group(group_size)]
-            completions.note(rows)
-            if "trackio" in args.report_to:
-                _show_in_trackio(rows, state.global_step)
+    def on_log(args: Any, state: Any, control: Any, *_: Any, **__: Any) -> None:
+        log, odd = divmod(state.global_step, args.logging_steps)
+        due = control.should_training_stop or (not odd and (log == 1 or log % said_every == 0))
+        if not (due and state.is_world_process_zero and "loss" in state.log_history[-1]):
+            return
+        rows = [_row(state.global_step, each) for each in rollouts.first_group(group_size)]
+        completions.note(rows)
+        if "trackio" in args.report_to:
+            _show_in_trackio(rows, state.global_step)
 
-    trainer.add_callback(CompletionKeeper())
+    call_back(trainer, on_train_begin=on_train_begin, on_log=on_log)
     return completions
 
 

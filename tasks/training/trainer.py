@@ -150,16 +150,12 @@ def _keeper() -> Any:
 
 @contextmanager
 def _bar(title: str, trainer: Any, steps: int, done: int) -> Iterator[None]:
-    from transformers import PrinterCallback, TrainerCallback
-
-    class Bar(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            advance(1)
+    from transformers import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)
     # hides Trackio's messages on standard output
     with announce.progress(title, steps, done) as advance, redirect_stdout(StringIO()):
-        trainer.add_callback(Bar())
+        trl_internals.call_back(trainer, on_step_end=lambda *_, **__: advance(1))
         yield
 
 

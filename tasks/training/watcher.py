@@ -63,13 +63,11 @@ def write_list(checkpoint: Path) -> None:
 
 def seal_when_saved(trainer: Any) -> None:
     """Adds a callback that seals every checkpoint."""
-    from transformers import TrainerCallback
 
-    class Sealing(TrainerCallback):
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            seal(trainer, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+    def on_save(args: Any, state: Any, _control: Any, **_: Any) -> None:
+        seal(trainer, Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
-    trainer.add_callback(Sealing())
+    trl_internals.call_back(trainer, on_save=on_save)
 
 
 def whole_checkpoints(folder: Path) -> Iterator[Path]:
@@ -166,16 +164,13 @@ def stop_without_gain(trainer: Any, most: int) -> None:
 
     transformers' EarlyStoppingCallback begins to count anew where a training is resumed.
     """
-    from transformers import TrainerCallback
 
-    class WithoutGain(TrainerCallback):
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-            found = metrics.get(args.metric_for_best_model)
-            if found is None or _is_better(found, state, args):
-                return
+    def on_evaluate(args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        found = metrics.get(args.metric_for_best_model)
+        if found is not None and not _is_better(found, state, args):
             control.should_training_stop |= state.global_step - state.best_global_step >= most * args.eval_steps
 
-    trainer.add_callback(WithoutGain())
+    trl_internals.call_back(trainer, on_evaluate=on_evaluate)
 
 
 def select_weights(context: StageContext, trainer: Any, rules: Signals) -> None:
