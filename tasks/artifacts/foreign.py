@@ -19,6 +19,7 @@ from apprentice.tasks.files.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, Spl
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, broken_package
 from apprentice.tasks.settings.spec import DatasetSpec, StudentSpec
+from apprentice.tasks.settings.trackers import hub_name_fault
 
 CODE = "code.json"
 """Of a checkpoint with Python code of its own: whose that is."""
@@ -110,14 +111,7 @@ def weights_elsewhere(checkpoint: Path) -> ModelSource | None:
 
 def is_repository(name: str) -> bool:
     """Whether a name can be that of a repository on the Hub."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
+    return not hub_name_fault(name)
 
 
 def check_files(checkpoint: Path, called: str = "") -> None:

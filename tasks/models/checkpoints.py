@@ -167,10 +167,9 @@ def check_adapter(model: Any, section: str, lora: LoraSpec) -> None:
     try:
         get_peft_model(model, _config(lora)).unload()
     except (ValueError, TypeError, RuntimeError) as error:
-        if stop := broken_package(error):
-            raise stop from error
         said = one_line(str(error))[:300].rstrip(".")
-        raise Stop(f"{section}.lora: PEFT refuses it: {said}.", f"Change {section}.lora.targets.") from error
+        refused = Stop(f"{section}.lora: PEFT refuses it: {said}.", f"Change {section}.lora.targets.")
+        raise broken_package(error) or refused from error
 
 
 def layers_of(checkpoint: Path, trusted: Trusted = ()) -> Any:

@@ -8,7 +8,7 @@ out of the forward and backward pass: their gradient is zero.
 from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
@@ -30,7 +30,7 @@ class SliceEvidence(NamedTuple):
 
 
 class Curriculum:
-    """Where a step's questions come from.
+    """Where a step's questions come from; the same in every process, and in a resumed training.
 
     Args:
         rows: The questions; those of a kind are asked in this order, and again from the first one after the last.
@@ -54,7 +54,7 @@ class Curriculum:
         self._now: list[str] = []
 
     def take(self, trainer: Any, taken_before: int, count: int) -> list[dict[str, Any]]:
-        """The next `count` questions of a step, after the `taken_before` that it has taken."""
+        """The next `count` questions of a step, after the `taken_before` that it has taken, as dataset rows."""
         if trainer.state.global_step // trainer.num_iterations < self._known.steps:
             self._known = self._before  # resumed between two uses of the same questions
         self._now = self._now[:taken_before]
@@ -238,20 +238,8 @@ QUESTION_COUNT = "refill/questions"
 """The metric of the questions that a step asked."""
 
 
-class QuestionSource(Protocol):
-    """Where a step's questions come from; the same in every process, and in a resumed training."""
-
-    def take(self, trainer: Any, taken_before: int, count: int) -> list[dict[str, Any]]:
-        """The next `count` questions of a step, after the `taken_before` that it has taken, as dataset rows."""
-        ...
-
-    def learn(self, trainer: Any, rewards: Any) -> dict[str, float]:
-        """Receives the rewards of all questions of a step, in their order; returns metrics."""
-        ...
-
-
 class InOrder:
-    """The questions in their order; which are a step's follows from its number.
+    """The questions in their order; which are a step's follows from its number. In place of a `Curriculum`.
 
     Args:
         rows: `spec.questions_a_step` for each step in turn.
@@ -269,7 +257,7 @@ class InOrder:
         return {}
 
 
-def refilling(trainer_class: type, spec: GrpoSpec, source: QuestionSource) -> type:
+def refilling(trainer_class: type, spec: GrpoSpec, source: Curriculum | InOrder) -> type:
     """The trainer class, which asks the source's questions and fills its steps, if the recipe says so."""
     if spec.oversample == 1.0 and spec.curriculum is None:
         return trainer_class
@@ -283,7 +271,7 @@ class ByRewards:
     far, (rows, reward functions), in the order asked.
     """
 
-    def __init__(self, spec: GrpoSpec, source: QuestionSource):
+    def __init__(self, spec: GrpoSpec, source: Curriculum | InOrder):
         self._spec = spec
         self._source = source
 

@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,7 +105,8 @@ def _write(command: Any, to: Path, size: int, called: str) -> None:
     if to.exists():
         return
     part = to.with_name(f".{to.name}.part")
-    _check_room(to.parent, int(size * SPARE))
+    if shutil.disk_usage(to.parent).free < (needed := int(size * SPARE)):
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}; {needed / 1e6:,.0f} MB are needed", str(to.parent))
     try:
         done = subprocess.run(command(part), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
         if done.returncode or not part.exists():
@@ -112,12 +114,6 @@ def _write(command: Any, to: Path, size: int, called: str) -> None:
         os.replace(part, to)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = os.statvfs(folder)
-    if free.f_bavail * free.f_frsize < needed:
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}; {needed / 1e6:,.0f} MB are needed", str(folder))
 
 
 def _explain(printed: str, name: str, called: str) -> None:

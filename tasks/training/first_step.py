@@ -85,10 +85,8 @@ def check_trainer(spec: TrainerSpec, own: dict[str, Any], tokenizer: Any) -> Non
         with _made_config(spec, own, given) as config:
             _make_optimizer(config, trainer, tokenizer)
     except REFUSALS as error:
-        if stop := broken_package(error):
-            raise stop from error
         what = f"with {spec.section}.args ({', '.join(given)})" if given else f"with the section {spec.section}"
-        raise Stop(
+        raise broken_package(error) or Stop(
             f"TRL's {trainer} cannot be made {what}: {one_line(str(error))[:300].rstrip('.')}.",
             "Install what it names, or change the setting."
             if isinstance(error, ImportError)

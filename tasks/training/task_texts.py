@@ -6,7 +6,7 @@ In: questions with the calls that are known, or kept episodes. Out: prompts, tra
 import json
 import math
 from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice
 from typing import Any, NamedTuple
 
 from apprentice.envs.player import Player
@@ -137,11 +137,7 @@ def _joined(ids: list[int], turns: list[tuple[int, int]]) -> list[int]:
 
 def _written(row: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
     """Where each turn of a training row begins, and where it ends."""
-    is_said = [label != IGNORED for label in row["labels"]]
-    first = None
-    for place, said in enumerate([*is_said, False]):
-        if said and first is None:
-            first = place
-        elif not said and first is not None:
-            yield first, place
-            first = None
+    for is_said, run in groupby(enumerate(row["labels"]), lambda each: each[1] != IGNORED):
+        places = [place for place, _ in run]
+        if is_said:
+            yield places[0], places[-1] + 1
