@@ -29,7 +29,7 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
 from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
-from apprentice.tasks.episodes.texts import KnownTexts, same_text, stands_in
+from apprentice.tasks.episodes.texts import KnownTexts, read_json, same_text, stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation, conversation_of
 from apprentice.tasks.formats.padding import check_characters, without_padding
@@ -259,10 +259,7 @@ def _as_call(turns: list[Message], tools: list[dict[str, Any]]) -> list[Message]
     if len(turns) > 1 or len(tools) > 1 or len(taken) != 1 or not text:
         raise NotAConversation("messages", f"no call of a tool; the environment takes {_signatures(tools)}")
     ((argument, schema),) = taken.items()
-    try:
-        value = text if schema.get("type") == "string" else json.loads(text)
-    except ValueError:
-        value = text
+    value = text if schema.get("type") == "string" else read_json(text, text)
     arguments = json.dumps({argument: value}, ensure_ascii=False)
     kept = {name: turns[0][name] for name in ("weight", THOUGHT) if name in turns[0]}
     return [turn_of(function["name"], arguments) | kept, {"role": "tool", "name": function["name"], "content": None}]

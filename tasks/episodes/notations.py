@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from apprentice.tasks.episodes.texts import read_json
+
 
 class NotAConversation(Exception):
     """A row that is none, with the field that is wrong."""
@@ -229,10 +231,8 @@ def check_texts(texts: Iterable[tuple[str, str]], tools: list[dict[str, Any]], o
 def arguments_in(messages: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the texts within the arguments of calls, each with its field."""
     for call in (call for message in messages for call in message.get("tool_calls") or []):
-        try:
-            level = [json.loads(call["function"]["arguments"])]
-        except (ValueError, RecursionError):
-            level = [call["function"]["arguments"]]
+        given = call["function"]["arguments"]
+        level = [read_json(given, given)]
         while level:
             yield from (("messages", each) for each in level if isinstance(each, str))
             inner = (
@@ -242,10 +242,7 @@ def arguments_in(messages: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]
 
 
 def _names(tools: Any) -> list[str]:
-    try:
-        read = json.loads(tools) if isinstance(tools, str) else tools
-    except (ValueError, RecursionError):
-        return []
+    read = read_json(tools) if isinstance(tools, str) else tools
     each = [tool.get("function", tool) for tool in read if isinstance(tool, dict)] if isinstance(read, list) else []
     return [tool["name"] for tool in each if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
 
@@ -283,10 +280,7 @@ def _are_arguments(text: str, function: dict[str, Any]) -> bool:
     bare = re.sub(r"^\s*```(?:json)?|```\s*$", "", text).strip()
     if not bare.startswith("{"):
         return False
-    try:
-        given = json.loads(bare)
-    except (ValueError, RecursionError):
-        return False
+    given = read_json(bare)
     parameters = function.get("parameters", {})
     taken, required = parameters.get("properties", {}).keys(), set(parameters.get("required", ()))
     return isinstance(given, dict) and bool(given) and required <= given.keys() <= taken

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from apprentice.envs.reward import is_right
+from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.texts import same_text as same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.lease import held
@@ -195,10 +196,7 @@ def as_text(call: dict[str, Any]) -> str:
 def arguments_of(call: dict[str, Any]) -> Any:
     """A call's arguments, read from their JSON text; the text itself where it is none."""
     given = call["function"]["arguments"]
-    try:
-        return json.loads(given) if isinstance(given, str) else given
-    except ValueError:  # also raised for numbers of more than 4,300 digits
-        return given
+    return read_json(given, given) if isinstance(given, str) else given
 
 
 def read_episodes(folder: Path) -> list[EvaluatedEpisode]:

@@ -1,7 +1,7 @@
 """When two texts are the same, and where one text stands within another.
 
-In: questions, prompts, replies of anybody. Out: their normalized form, the longest known text within another, and
-whether a text can be written at all.
+In: questions, prompts, replies of anybody. Out: their normalized form, the longest known text within another, what a
+text says as JSON, and whether it can be written at all.
 Why: a question that training saw is found in whatever form somebody's editor, file system or website left it.
 """
 
@@ -97,6 +97,14 @@ class KnownTexts:
 
 HEAD = 16
 """Letters by which a known text is looked up."""
+
+
+def read_json(text: str, otherwise: Any = None) -> Any:
+    """What a text says as JSON; `otherwise` where it is none, or is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return otherwise
 
 
 def is_broken(value: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apprentice.tasks.episodes.record import Record, as_line, ends_in_text
+from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.conversations import EXACT, ROLLOUT, AtifStep, ForeignTurn
 from apprentice.tasks.formats.trl_rows import row_writer
@@ -103,10 +104,7 @@ def _read_back(step: dict[str, Any]) -> dict[str, Any]:
 
 def _mapping(arguments: str) -> dict[str, Any]:
     """The arguments as an object, which ATIF requires; empty where they are none."""
-    try:
-        read = json.loads(arguments)
-    except ValueError:
-        return {}
+    read = read_json(arguments)
     return read if isinstance(read, dict) else {}
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from apprentice.tasks.episodes.texts import is_broken
+from apprentice.tasks.episodes.texts import is_broken, read_json
 from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation
 
 MOST_DEPTH = 16
@@ -24,7 +24,7 @@ def check_characters(claim: Conversation) -> None:
         texts[f"messages.{at}.content"] = turn.content
         texts[f"messages.{at}.reasoning_content"] = turn.thought
         for number, call in enumerate(turn.tool_calls):
-            read = None if claim.environment else _read(call.arguments)
+            read = None if claim.environment else read_json(call.arguments)
             texts[f"messages.{at}.tool_calls.{number}"] = [call.id, call.name, call.arguments, read]
     for field, text in texts.items():
         if is_broken(text):
@@ -41,21 +41,13 @@ def without_padding(turn: ForeignTurn, tools: list[dict[str, Any]], own: bool) -
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     calls = []
     for call in turn.tool_calls:
-        given = _read(call.arguments) if call.as_object or not own else None
+        given = read_json(call.arguments) if call.as_object or not own else None
         if isinstance(given, dict) and call.name in schemas:
             present = without_absent(given, schemas[call.name])
             if present != given:
                 call = call.model_copy(update={"arguments": json.dumps(present, ensure_ascii=False)})
         calls.append(call)
     return turn.model_copy(update={"tool_calls": calls})
-
-
-def _read(arguments: str) -> Any:
-    """The arguments of a call; None for text that is no JSON."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
 
 
 def without_absent(value: Any, schema: Schema, root: Schema | None = None) -> Any:

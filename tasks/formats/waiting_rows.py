@@ -12,6 +12,7 @@ from typing import Any
 
 from apprentice.tasks.episodes.notations import NotAConversation
 from apprentice.tasks.episodes.record import Message, Record, as_line
+from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.reporting.errors import Stop
 
 RIGHT = "right"
@@ -42,10 +43,7 @@ def answer_of(messages: list[Message]) -> str:
 
 def _call(call: dict[str, Any]) -> str:
     function = call["function"]
-    try:
-        given = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        given = None
+    given = read_json(function["arguments"])
     if not isinstance(given, dict):
         return f"{function['name']}({function['arguments']})"
     arguments = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items())

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import Message
+from apprentice.tasks.episodes.record import arguments_of
 from apprentice.tasks.players.refusals import RefusedRequest
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -222,16 +223,9 @@ def once_each(message: Message) -> tuple[Message, str]:
     calls = message.get("tool_calls") or []
     if len(calls) < 2:
         return message, ""
-    distinct = {json.dumps([call["function"]["name"], _parsed(call)], sort_keys=True) for call in calls}
+    distinct = {json.dumps([call["function"]["name"], arguments_of(call)], sort_keys=True) for call in calls}
     noted = f"{len(calls)} equal calls" if len(distinct) == 1 else f"{len(calls)} calls, the first counts"
     return message | {"tool_calls": calls[:1]}, noted
-
-
-def _parsed(call: dict[str, Any]) -> Any:
-    try:
-        return json.loads(call["function"]["arguments"])
-    except (ValueError, RecursionError):
-        return call["function"]["arguments"]
 
 
 def as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[Message]:

@@ -23,6 +23,7 @@ from apprentice.tasks.engine.run import FOLDER, say_ignored, share_curves
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import JsonLines, as_line, as_text, read_rows, turns_of
+from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.models.trl_internals import call_back
 from apprentice.tasks.reporting import announce
@@ -107,11 +108,7 @@ def _check_mlflow(project: str) -> None:
         raise _switched_off("mlflow", "DISABLE_MLFLOW_INTEGRATION")
     if os.environ.pop("MLFLOW_RUN_ID", None):
         announce.say("MLFLOW_RUN_ID is ignored: each training is a run of its own.")
-    try:
-        is_known = isinstance(json.loads(os.environ.get("MLFLOW_TAGS") or "{}"), dict)
-    except ValueError:
-        is_known = False
-    if not is_known:
+    if not isinstance(read_json(os.environ.get("MLFLOW_TAGS") or "{}"), dict):
         raise Stop("MLFLOW_TAGS in the shell is no JSON object.", 'Correct or unset it, such as {"team": "ours"}.')
     import mlflow  # type: ignore[import-not-found]
 
