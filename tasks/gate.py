@@ -80,7 +80,11 @@ def gate(
     if learned_from is not None and learned_from.is_of_a_dataset:  # older code took it for a teacher's
         verdict = verdict.model_copy(update={"teacher": None})
     floor = _floor(spec, verdict, challenger_records)
-    regressions = _regressions(context, challenger, guards, allowances)
+    played = {name: context.fetch(evaluation) for name, evaluation in guards.items()}
+    regressions = [
+        _regression(name, allowed, context.fetch(challenger), played[f"{name}.rival"], played[f"{name}.challenger"])
+        for name, allowed in allowances.items()
+    ]
     rules = [
         _clean(verdict.contamination),
         *([] if repeated else [_enough(spec, new, question_count)]),
@@ -111,26 +115,6 @@ def gate(
     announce.markdown("gate", as_markdown(decision), "The gate's verdict")
     delta = compared and compared.delta
     return {"promoted": decision.promoted, "metric": spec.metric, "delta": delta, "reasons": decision.reasons}
-
-
-def _regressions(
-    context: StageContext,
-    challenger: Checkpoint,
-    regression_evaluations: dict[str, Evaluation],
-    allowances: dict[str, float],
-) -> list[tuple[Rule, RegressionEvaluation]]:
-    return [
-        _regression(
-            regression,
-            allowed,
-            context.fetch(challenger),
-            *(
-                read_episodes(context.fetch(regression_evaluations[f"{regression}.{who}"]))
-                for who in ("rival", "challenger")
-            ),
-        )
-        for regression, allowed in allowances.items()
-    ]
 
 
 def _clean(shared: Contamination) -> Rule:
@@ -179,9 +163,9 @@ def _better(spec: GateSpec, compared: Difference | None, questions: int = 0) -> 
 
 
 def _regression(
-    regression: str, allowed: float, challenger: Path, before: list[EvaluatedEpisode], after: list[EvaluatedEpisode]
+    regression: str, allowed: float, challenger: Path, rival_played: Path, challenger_played: Path
 ) -> tuple[Rule, RegressionEvaluation]:
-    pair, _ = scored({"before": before, "after": after})
+    pair, _ = scored({"before": read_episodes(rival_played), "after": read_episodes(challenger_played)})
     before, after = pair.values()
     seen = len(seen_by(challenger, after))
     both = {"before": rate(before), "after": rate(after), "seen_in_training": seen}

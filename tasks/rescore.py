@@ -77,7 +77,12 @@ def rescore(context: StageContext, rollouts: Rollouts, environment: EnvironmentS
             totals.update({name: getattr(after, name) for name in COUNTED})
             totals.update(episodes=1, failed=bool(after.failed_at), changed=not is_same(after.reward, before.reward))
             right.update(before=is_right(before.reward), now=is_right(after.reward))
-    _check(left_out, rollouts.episodes)
+    if len(left_out) > MOST_LEFT_OUT * rollouts.episodes:
+        raise Stop(
+            f"{len(left_out)} of {rollouts.episodes} recorded episodes do not fit this environment; seed "
+            f"{left_out[0]['seed']}: {left_out[0]['cause']}. More than its rewards has changed.",
+            "Raise the first number of the environment's version, and `apprentice run` collects anew.",
+        )
     (context.out / "left_out.json").write_text(json.dumps(left_out, indent=2) + "\n")
     _announce(totals, right, left_out)
     return dict(totals) | {"left_out": len(left_out)}
@@ -146,16 +151,6 @@ def difference(episode: Episode, then: list[Message]) -> str:
 def is_same(reward: float | None, other: float | None) -> bool:
     """Whether two rewards are one, up to rounding; older records have what an environment summed, such as 1 - 1e-16."""
     return reward == other if reward is None or other is None else abs(reward - other) <= ROUNDING
-
-
-def _check(left_out: list[dict[str, Any]], episodes: int) -> None:
-    if len(left_out) > MOST_LEFT_OUT * episodes:
-        first = left_out[0]
-        raise Stop(
-            f"{len(left_out)} of {episodes} recorded episodes do not fit this environment; seed {first['seed']}: "
-            f"{first['cause']}. More than its rewards has changed.",
-            "Raise the first number of the environment's version, and `apprentice run` collects anew.",
-        )
 
 
 def _announce(totals: Counter[str], right: Counter[str], left_out: list[dict[str, Any]]) -> None:

@@ -100,13 +100,10 @@ def _torn(checkpoint: Path) -> str:
 def watch(trainer: Any, rules: Signals) -> None:
     """Adds a callback that checks every step and every log. `generate` is set to tolerate NaN logits, because the check
     of the gradients detects them."""
+    from transformers import TrainerCallback
+
     if hasattr(trainer, "generation_config"):
         trainer.generation_config.remove_invalid_values = True
-    trainer.add_callback(_watcher(trainer, rules))
-
-
-def _watcher(trainer: Any, rules: Signals) -> Any:
-    from transformers import TrainerCallback
 
     class Watcher(TrainerCallback):
         seen: dict[str, Signal]
@@ -149,7 +146,7 @@ def _watcher(trainer: Any, rules: Signals) -> Any:
             if state.global_step % args.save_steps and not _is_better(found, state, args):
                 control.should_save = False  # nothing loads weights that are not the best
 
-    return Watcher()
+    trainer.add_callback(Watcher())
 
 
 def _is_better(metric: float, state: Any, args: Any) -> bool:
