@@ -7,7 +7,7 @@ journaled, so an interrupted evaluation resumes where it stopped.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import date, timedelta
 from logging import WARNING
 from pathlib import Path
@@ -94,7 +94,6 @@ def evaluate_endpoint(
     `as_of`: the state of the model there, such as a date. It is part of the key, because the weights cannot be.
     """
     protocol = PROTOCOLS[spec.protocol]
-    server = context.run.servers.environment(environment.name)
     most = spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens
     if endpoint.serves_student and endpoint.thoughts:
         most += endpoint.thoughts.max_tokens or 0
@@ -106,36 +105,43 @@ def evaluate_endpoint(
     same |= {"environment": environment.in_key(), "as_of": as_of}
     before = _played_before(context, same | {"spec": spec.in_key()}, {})
     endpoint, url = endpoint.model_copy(update=sampling), context.run.servers.teacher()
+    journaled = evaluation_journal(context, spec, questions, endpoint.called, before)
+    with played_at(context, spec, endpoint, url, environment, journaled) as (kept, spent):
+        return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, spent)
+
+
+@contextmanager
+def played_at(
+    context: StageContext,
+    spec: EvaluateSpec,
+    endpoint: EndpointSpec,
+    url: str | None,
+    environment: EnvironmentSpec,
+    journaled: AbstractContextManager[tuple[Journal, list[Play], Keep]],
+    sessions: int | None = None,
+) -> Iterator[tuple[Journal, float]]:
+    """Plays the missing episodes at an endpoint; yields the journal, and what was spent. An episode that the endpoint
+    did not answer in two runs is kept as failed; raises EndpointStop for others, SessionLost, Stop."""
+    server = context.run.servers.environment(environment.name)
     with (
-        evaluation_journal(context, spec, questions, endpoint.called, before) as (kept, ahead, keep),
+        journaled as (kept, ahead, keep),
         closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,
         closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
     ):
-        with EnvironmentPool(environment, server, say=announce.warn, lease=leases) as pool:
-            play_endpoint(pool, teacher, spec, (kept, ahead, keep), context.scratch)
-        return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, budget.spent)
-
-
-def play_endpoint(
-    pool: EnvironmentPool,
-    teacher: Teacher,
-    spec: EvaluateSpec,
-    journaled: tuple[Journal, list[Play], Keep],
-    scratch: Path,
-) -> None:
-    """Plays the missing episodes at an endpoint. One that it did not answer in two runs is kept as failed; raises
-    EndpointStop for others, SessionLost, Stop."""
-    kept, ahead, keep = journaled
-    known = next((each for each in map(EvaluatedEpisode.model_validate_json, kept.in_order()) if not each.broken), None)
-    if ahead and known:
-        teacher.recall(known.messages[:2], pool.players[0].part(known.seed).schemas, known.seed, "auto")
-    unanswered = play_alone(pool, ahead, Endpoint(teacher), PROTOCOLS[spec.protocol], keep)
-    if unanswered:
-        missing = {record.place: record.broken for record in unanswered}
-        most = spec.max_failed * (len(kept) + len(missing))
-        check_unanswered_twice(missing, scratch / "unanswered.json", most, "evaluate.max_failed")
-        for record in unanswered:
-            keep(record)
+        size = sessions and min(sessions, max(len(ahead), 1))
+        with EnvironmentPool(environment, server, size, announce.warn, leases) as pool:
+            played = map(EvaluatedEpisode.model_validate_json, kept.in_order())
+            known = next((each for each in played if not each.broken), None)
+            if ahead and known:
+                teacher.recall(known.messages[:2], pool.players[0].part(known.seed).schemas, known.seed, "auto")
+            unanswered = play_alone(pool, ahead, Endpoint(teacher), PROTOCOLS[spec.protocol], keep)
+            if unanswered:
+                missing = {record.place: record.broken for record in unanswered}
+                most = spec.max_failed * (len(kept) + len(missing))
+                check_unanswered_twice(missing, context.scratch / "unanswered.json", most, "evaluate.max_failed")
+                for record in unanswered:
+                    keep(record)
+        yield kept, budget.spent
 
 
 LONGEST = 366

@@ -10,23 +10,19 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions
-from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
-from apprentice.tasks.evaluate import evaluation_journal, play_endpoint
+from apprentice.tasks.evaluate import evaluation_journal, played_at
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import PROTOCOLS
-from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import as_stop
 from apprentice.tasks.serving.engine import Engine, EngineFailed, launch, llama_server, post
@@ -165,17 +161,9 @@ def _play(
         temperature=evaluated.temperature if evaluated.decoding == "sampled" else 0.0,
         timeout=600.0,
     )
-    with (
-        evaluation_journal(
-            StageContext(context.run, context.key, folder, folder), evaluated, questions, form
-        ) as journaled,
-        closing(Budget(None, None, folder / "spent_usd")) as budget,
-        closing(Teacher(endpoint, endpoint.base_url, asks=1, budget=budget)) as teacher,
-    ):
-        kept, ahead, _ = journaled
-        server = context.run.servers.environment(environment.name)
-        with EnvironmentPool(environment, server, min(SLOTS, max(len(ahead), 1)), announce.warn, leases) as pool:
-            play_endpoint(pool, teacher, evaluated, journaled, folder)
+    own = StageContext(context.run, context.key, folder, folder)
+    journaled = evaluation_journal(own, evaluated, questions, form)
+    with played_at(own, evaluated, endpoint, endpoint.base_url, environment, journaled, SLOTS) as (kept, _):
         (folder / "played.jsonl").write_bytes(b"".join(kept.in_order()))
     os.replace(folder / "played.jsonl", folder / "episodes.jsonl")
     return read_episodes(folder)
