@@ -167,7 +167,11 @@ def train_grpo(
         further = partial(thought_metrics, rollouts, tokenizer) if thinking else dict
         reward = EnvironmentReward(spec, trained_questions, rollouts, streams, groups, further, is_shaped=bool(shaped))
         rows = _rows(environment, used, spec, seed)
-        curriculum = _curriculum(environment, used, rows, spec, seed, streams)
+        curriculum = None
+        if spec.curriculum is not None:
+            kinds = kinds_of(environment, used, spec.curriculum.by)
+            seeds = rows["seed"] if "seed" in rows.column_names else [each[-1]["seed"] for each in rows["prompt"]]
+            curriculum = Curriculum(spec.curriculum, rows, [kinds[each] for each in seeds], seed, streams)
         trainer_class = with_engine(trainer_class, spec.generation, spec.bf16)
         trainer_class = refilling(trainer_class, spec, curriculum or InOrder(spec, rows))
         trainer_class = skipping_dead_groups(trainer_class, spec)
@@ -224,21 +228,6 @@ def within_context(wanted: int, folder: Path, tokenizer: Any, instance: Player, 
             f"grpo.max_completion_length, with thoughts, allows {wanted}."
         )
     return min(room, wanted)
-
-
-def _curriculum(
-    environment: EnvironmentSpec,
-    used: list[dict[str, Any]],
-    rows: Any,
-    spec: GrpoSpec,
-    seed: int,
-    streams: list[Stream],
-) -> Curriculum | None:
-    if spec.curriculum is None:
-        return None
-    kinds = kinds_of(environment, used, spec.curriculum.by)
-    seeds = rows["seed"] if "seed" in rows.column_names else [prompt[-1]["seed"] for prompt in rows["prompt"]]
-    return Curriculum(spec.curriculum, rows, [kinds[each] for each in seeds], seed, streams)
 
 
 def _shown(log: list[dict[str, float]], streams: list[Stream]) -> dict[str, str]:
