@@ -31,8 +31,7 @@ def lengths(context: StageContext, spec: LengthsSpec, kept: KeptRollouts, studen
         (context.fetch(kept) / "kept.jsonl").open() as episodes,
         announce.progress("lengths", kept.kept) as advance,
     ):
-        for line in episodes:
-            episode = json.loads(line)
+        for episode in map(json.loads, episodes):
             measured.append(len(row_ids(tokenizer, row_of(episode))))
             advance(1)
     positions = context_length(json.loads((folder / "config.json").read_text()))

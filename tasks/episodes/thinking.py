@@ -88,11 +88,7 @@ def without_thinking(template: str) -> str:
 
 def instructed(content: str, instruction: str) -> str:
     """A system prompt with the instruction, as the header adds it."""
-    return content + _added(instruction)
-
-
-def _added(instruction: str) -> str:
-    return f"\n\n{instruction}" if instruction else ""
+    return f"{content}\n\n{instruction}" if instruction else content
 
 
 def _head(spec: ThinkingSpec) -> str:
@@ -100,7 +96,7 @@ def _head(spec: ThinkingSpec) -> str:
     return HEAD.format(
         settings=json.dumps(spec.model_dump()).replace("#", "\\u0023"),  # no end of the comment
         parts=PARTS,
-        instruction=_literal(_added(spec.instruction)),
+        instruction=_literal(instructed("", spec.instruction)),
         rendered_if=rendered_if,
         as_rendered=as_rendered,
         switch="true" if spec.mode == "native" else "false",

@@ -29,12 +29,12 @@ from apprentice.tasks.settings.training import Saving, TrainerSpec, halved
 
 
 @contextmanager
-def explained_oom(spec: TrainerSpec | EvaluateSpec | None) -> Iterator[None]:
+def explained_oom(spec: TrainerSpec | EvaluateSpec) -> Iterator[None]:
     """Frees the memory of a body that ran out of it. Raises Stop with what to change in its section of the recipe."""
     try:
         yield
     except Exception as error:
-        if spec is None or not is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _free(error)
         raise Stop(f"Out of memory: {_first_sentences(error)}", _do(spec.section, spec)) from error
@@ -51,7 +51,7 @@ def memory_remedies(section: str, spec: Spec, gpus: int, liger: bool = False) ->
     else:
         assert isinstance(spec, TrainerSpec)
         kernels = [Saving({"liger": True}, "fused kernels: the same training")]
-        own = [*(kernels if gpus and liger and not spec.liger else []), *_same_training(spec), *_adapters(spec, gpus)]
+        own = [*(kernels if gpus and liger and not spec.liger else []), *_sparing(spec, gpus)]
         savings = [*spec.first_savings(), *own, *spec.last_savings()]
     return [_named(section, saving) for saving in savings if _is_valid(spec, saving)]
 
@@ -77,7 +77,7 @@ def _is_valid(spec: Spec, saving: Saving) -> bool:
     return True
 
 
-def _same_training(spec: TrainerSpec) -> Iterator[Saving]:
+def _sparing(spec: TrainerSpec, gpus: int) -> Iterator[Saving]:
     whole = spec.batch_size * spec.gradient_accumulation
     sizes = (size for size in range(spec.batch_size - 1, 0, -1) if spec.batch_size % size == 0)
     parts = (
@@ -90,9 +90,6 @@ def _same_training(spec: TrainerSpec) -> Iterator[Saving]:
         yield Saving({"gradient_checkpointing": True}, "a third more time")
     if not spec.bf16:
         yield Saving({"bf16": True}, "halves the activations")
-
-
-def _adapters(spec: TrainerSpec, gpus: int) -> Iterator[Saving]:
     if spec.lora is None:
         yield Saving({"lora": {}}, "gradients and optimizer state of adapters only; raise learning_rate tenfold")
     if gpus and (spec.lora is None or not spec.lora.quantized):
@@ -161,7 +158,13 @@ def check_training(spec: TrainerSpec, machine: Machine) -> None:
     if spec.liger:
         _needs_gpu(f"{section}.liger", machine, f"Set {section}.liger: false: training")
         imported("liger_kernel", f"{section}.liger", "openenv-apprentice[liger]")
-        _check_liger(section)
+        from trl.import_utils import LIGER_KERNEL_MIN_VERSION, is_liger_kernel_available
+
+        if not is_liger_kernel_available():
+            raise Stop(
+                f"TRL needs liger-kernel {LIGER_KERNEL_MIN_VERSION} or later, and an older one is installed.",
+                f"pip install --upgrade 'openenv-apprentice[liger]', or set {section}.liger: false.",
+            )
 
 
 def _needs_gpu(setting: str, machine: Machine, else_do: str) -> None:
@@ -169,16 +172,6 @@ def _needs_gpu(setting: str, machine: Machine, else_do: str) -> None:
         raise Stop(
             f"{setting} needs an NVIDIA GPU, and torch sees none.",
             f"{else_do} runs without one. Or run on a machine with a GPU (check with nvidia-smi).",
-        )
-
-
-def _check_liger(section: str) -> None:
-    from trl.import_utils import LIGER_KERNEL_MIN_VERSION, is_liger_kernel_available
-
-    if not is_liger_kernel_available():
-        raise Stop(
-            f"TRL needs liger-kernel {LIGER_KERNEL_MIN_VERSION} or later, and an older one is installed.",
-            f"pip install --upgrade 'openenv-apprentice[liger]', or set {section}.liger: false.",
         )
 
 

@@ -80,10 +80,16 @@ def check_trainer(spec: TrainerSpec, own: dict[str, Any], tokenizer: Any) -> Non
         own: The arguments of TRL's config that the stage gives it.
     """
     given, trainer = spec.args, spec.trainer()
+    nothing: Any = []
     forget_launcher()
     try:
+        import trl
+        from transformers import Trainer
+
         with _made_config(spec, own, given) as config:
-            _make_optimizer(config, trainer, tokenizer)
+            getattr(trl, trainer)  # imports what it needs
+            model = built_model(TOY, tokenizer, seed=0)
+            Trainer(model=model, args=config, eval_dataset=nothing).create_optimizer_and_scheduler(STEPS)
     except REFUSALS as error:
         what = f"with {spec.section}.args ({', '.join(given)})" if given else f"with the section {spec.section}"
         raise broken_package(error) or Stop(
@@ -100,16 +106,6 @@ def _made_config(spec: TrainerSpec, own: dict[str, Any], given: dict[str, Any]) 
         # Liger changes the model's class
         apart = {"output_dir": folder, "report_to": "none", "use_liger_kernel": False}
         yield on_one_gpu(config_of(type(spec), own | apart, given))
-
-
-def _make_optimizer(config: Any, trainer: str, tokenizer: Any) -> None:
-    import trl
-    from transformers import Trainer
-
-    getattr(trl, trainer)  # imports what it needs
-    model = built_model(TOY, tokenizer, seed=0)
-    nothing: Any = []
-    Trainer(model=model, args=config, eval_dataset=nothing).create_optimizer_and_scheduler(STEPS)
 
 
 def check_arguments(spec: TrainerSpec, step: Callable[[dict[str, Any]], None]) -> None:

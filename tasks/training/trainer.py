@@ -173,11 +173,15 @@ def finish(
         shown: The curves to plot, metric name to label.
         questions: What it trained on, seeds and texts.
         before: The initial checkpoint.
+
+    Raises Stop for NaN or infinite weights.
     """
     weights = _gathered(trainer)
     if not trainer.is_world_process_zero():
         return {}
-    _check_numbers(weights or {})
+    broken = [name for name, each in (weights or {}).items() if each.is_floating_point() and not each.isfinite().all()]
+    if broken:  # the full weights of a sharded model are available only here
+        raise Stop(f"The trained weights contain NaN ({broken[0]} and others).", ADVICE["nan"])
     log = keep_log(context, trainer, shown)
     write_learned(context.out, spec.section, questions, before)
     tokenizer, model = trainer.processing_class, trainer.model
@@ -198,13 +202,6 @@ def _gathered(trainer: Any) -> dict[str, Any] | None:
     if trainer.model_wrapped is trainer.model and not sharded:
         return None
     return trainer.accelerator.get_state_dict(trainer.model_wrapped)
-
-
-def _check_numbers(weights: dict[str, Any]) -> None:
-    """Raises Stop for NaN or infinite weights; the full weights of a sharded model are available only here."""
-    broken = [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]
-    if broken:
-        raise Stop(f"The trained weights contain NaN ({broken[0]} and others).", ADVICE["nan"])
 
 
 def keep_log(context: StageContext, trainer: Any, shown: dict[str, str]) -> list[dict[str, Any]]:
