@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.tasks.artifacts.types import Checkpoint, ModelName
 from apprentice.tasks.dpo_settings import DpoCheckpoint, DpoSpec
@@ -180,11 +179,6 @@ def start(spec: DpoSpec, made: RunSoFar) -> Start | None:
     return None if played is None else Start(spec, (made.models.last, played, made.seed))
 
 
-def arguments_ahead(context: StageContext, spec: DpoSpec, _environment: Player, seed: int) -> dict[str, Any]:
-    """The arguments of DPOConfig."""
-    return dpo_arguments(context, spec, seed)
-
-
 CURVES = {
     "loss": Curve("loss", ("nan",)),
     "rewards/margins": Curve("margin between right and wrong"),
@@ -195,7 +189,7 @@ DPO = Training(
     DpoCheckpoint,
     dpo,
     start,
-    arguments_ahead,
+    lambda context, spec, _environment, seed: dpo_arguments(context, spec, seed),
     first_step,
     curves=CURVES,
 )

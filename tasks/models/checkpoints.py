@@ -122,7 +122,15 @@ def model_to_train(checkpoint: Path, spec: TrainerSpec, trusted: Trusted = ()) -
 
     sparing: dict[str, Any] = {}
     if spec.lora is not None and spec.lora.quantized:
-        sparing = {"quantization_config": _four_bits(spec.bf16), "device_map": torch.cuda.current_device()}
+        from transformers import BitsAndBytesConfig
+
+        bits = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16 if spec.bf16 else torch.float32,
+        )
+        sparing = {"quantization_config": bits, "device_map": torch.cuda.current_device()}
     model = load_model(checkpoint, trusted, **sparing)
     if spec.lora is not None:
         check_targets(model, spec.lora)
@@ -210,16 +218,4 @@ def _config(lora: LoraSpec) -> Any:
         lora_dropout=lora.dropout,
         target_modules=lora.targets,
         task_type="CAUSAL_LM",
-    )
-
-
-def _four_bits(bf16: bool) -> Any:
-    import torch
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
     )

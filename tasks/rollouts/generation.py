@@ -90,8 +90,17 @@ def check_generation(spec: GenerationSpec, machine: Machine) -> None:
     """Raises Stop when the engine cannot run."""
     if spec.engine != "vllm":
         return
-    if spec.mode == "colocate":
-        _check_colocation(spec, machine)
+    if spec.mode == "colocate" and machine.notebook:
+        raise Stop(
+            "vLLM starts its processes from the main script, which fails in IPython and Jupyter.",
+            "Start the run from a terminal (apprentice run), or set grpo.generation.mode: server.",
+        )
+    if spec.mode == "colocate" and machine.processes % spec.tensor_parallel_size:
+        raise Stop(
+            f"grpo.generation.tensor_parallel_size ({spec.tensor_parallel_size}) does not divide the number of "
+            f"training processes ({machine.processes}).",
+            "Change grpo.processes, or set it to 1.",
+        )
     _check_package()
     if not machine.gpus:
         raise Stop(
@@ -101,20 +110,6 @@ def check_generation(spec: GenerationSpec, machine: Machine) -> None:
         )
     if spec.mode == "server":
         check_server(spec.server_base_url, spec.server_timeout)
-
-
-def _check_colocation(spec: GenerationSpec, machine: Machine) -> None:
-    if machine.notebook:
-        raise Stop(
-            "vLLM starts its processes from the main script, which fails in IPython and Jupyter.",
-            "Start the run from a terminal (apprentice run), or set grpo.generation.mode: server.",
-        )
-    if machine.processes % spec.tensor_parallel_size:
-        raise Stop(
-            f"grpo.generation.tensor_parallel_size ({spec.tensor_parallel_size}) does not divide the number of "
-            f"training processes ({machine.processes}).",
-            "Change grpo.processes, or set it to 1.",
-        )
 
 
 def _check_package() -> None:
