@@ -20,7 +20,7 @@ from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.analysis.thought_faults import MARK, Check
 from apprentice.tasks.episodes.episode import last_text, problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, ends_in_text, same_text
+from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of, ends_in_text, same_text
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting.errors import Stop
 
@@ -360,8 +360,5 @@ def _handed_in(row: dict[str, Any]) -> str | None:
     if row.get("takes_text") and ends_in_text(messages):
         return messages[-1]["content"]
     calls = [call for message in messages for call in message.get("tool_calls") or []]
-    try:
-        given = json.loads(calls[-1]["function"]["arguments"]) if calls else None
-    except json.JSONDecodeError:
-        return None
+    given = arguments_of(calls[-1]) if calls else None
     return str(next(iter(given.values()))) if isinstance(given, dict) and len(given) == 1 else None

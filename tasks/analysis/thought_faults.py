@@ -3,13 +3,13 @@
 In: an assistant's turn with a thought, the tools, the student's tokenizer. Out: the cause, as the filter counts it.
 """
 
-import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 from apprentice.tasks.episodes.notations import notation_of, without_thoughts
+from apprentice.tasks.episodes.record import arguments_of
 from apprentice.tasks.episodes.rendering import may_lack_thoughts
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, thinking_of, tokens_of
 
@@ -109,10 +109,7 @@ def _handed_in(turn: dict[str, Any]) -> dict[str, str]:
         content = str(turn.get("content") or "").strip()
         stated = STATED.findall(content)
         return {"": stated[-1] if stated else content}
-    try:
-        given = json.loads(calls[-1]["function"]["arguments"])
-    except (ValueError, TypeError):
-        return {}
+    given = arguments_of(calls[-1])
     return {name: str(value).strip() for name, value in given.items()} if isinstance(given, dict) else {}
 
 

@@ -99,10 +99,10 @@ HEAD = 16
 """Letters by which a known text is looked up."""
 
 
-def read_json(text: str, otherwise: Any = None) -> Any:
-    """What a text says as JSON; `otherwise` where it is none, or is nested too deeply to be read."""
+def read_json(text: str, otherwise: Any = None, **how: Any) -> Any:
+    """What a text says as JSON; `otherwise` where it is none, or is nested too deeply. `how`: options of json.loads."""
     try:
-        return json.loads(text)
+        return json.loads(text, **how)
     except (ValueError, RecursionError):
         return otherwise
 

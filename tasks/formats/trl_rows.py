@@ -14,6 +14,7 @@ from apprentice.envs.tools import without_return
 from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.record import Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting import announce
 
@@ -71,15 +72,8 @@ def _as_read_by_trl(message: Message) -> Message:
 
 def _mapping(call: dict[str, Any]) -> Any:
     """The arguments as a mapping; as text where they are none, or where `datasets` could not read them back."""
-    given = _arguments(call, parse_int=_of_64_bits)
+    given = read_json(as_text(call), parse_int=_of_64_bits)
     return given if isinstance(given, dict) and _as_read(given) is not None else as_text(call)
-
-
-def _arguments(call: dict[str, Any], **how: Any) -> Any:
-    try:
-        return json.loads(as_text(call), **how)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _of_64_bits(digits: str) -> int:
@@ -93,7 +87,7 @@ def _of_64_bits(digits: str) -> int:
 def _changed(messages: list[Message]) -> str:
     """The arguments of the first call with a number that `datasets` changes; empty without one."""
     calls = [call for message in messages for call in message.get("tool_calls") or []]
-    given = [each for each in map(_arguments, calls) if isinstance(each, dict)]
+    given = [each for call in calls if isinstance(each := read_json(as_text(call)), dict)]
     return next((json.dumps(each) for each in given if _as_read(each) != each), "")
 
 

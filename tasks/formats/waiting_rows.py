@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.episodes.notations import NotAConversation
-from apprentice.tasks.episodes.record import Message, Record, as_line
-from apprentice.tasks.episodes.texts import read_json
+from apprentice.tasks.episodes.record import Message, Record, arguments_of, as_line
 from apprentice.tasks.reporting.errors import Stop
 
 RIGHT = "right"
@@ -42,8 +41,7 @@ def answer_of(messages: list[Message]) -> str:
 
 
 def _call(call: dict[str, Any]) -> str:
-    function = call["function"]
-    given = read_json(function["arguments"])
+    function, given = call["function"], arguments_of(call)
     if not isinstance(given, dict):
         return f"{function['name']}({function['arguments']})"
     arguments = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items())

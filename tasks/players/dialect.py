@@ -11,8 +11,8 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.record import arguments_of
+from apprentice.tasks.episodes.record import Message, arguments_of
+from apprentice.tasks.episodes.texts import is_broken, read_json
 from apprentice.tasks.players.refusals import RefusedRequest
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
@@ -176,9 +176,7 @@ def _normalized(raw: dict[str, Any]) -> Message:
         calls = [_call({"function": legacy})]
     message: Message = {"role": "assistant", "content": content_text(raw.get("content"))}
     whole = message | ({"tool_calls": calls} if calls else {})
-    try:
-        json.dumps(whole, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot encode
+    if is_broken(whole):  # a lone surrogate, which JSON can express and UTF-8 cannot encode
         return {"role": "assistant", "content": ""}
     return whole
 
@@ -195,11 +193,8 @@ def _call(given: dict[str, Any]) -> dict[str, Any]:
 def _arguments(given: Any) -> str:
     """The arguments as JSON text: an object as it is, none as an empty object, JSON within JSON once unpacked."""
     if isinstance(given, str) and given.strip():
-        try:
-            inner = json.loads(given) if given.lstrip().startswith('"') else None
-            return inner if isinstance(inner, str) and isinstance(json.loads(inner), dict) else given
-        except (ValueError, RecursionError):
-            return given
+        inner = read_json(given) if given.lstrip().startswith('"') else None
+        return inner if isinstance(inner, str) and isinstance(read_json(inner), dict) else given
     if given is None or isinstance(given, str):
         return "{}"
     return json.dumps(given, ensure_ascii=False)

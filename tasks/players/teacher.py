@@ -19,6 +19,7 @@ from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, last_text, problems
 from apprentice.tasks.episodes.notations import REASONING
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
 from apprentice.tasks.players.budget import Budget, usage_of
 from apprentice.tasks.players.dialect import Completion, as_given, dialect_of, once_each, read_key
@@ -324,12 +325,9 @@ class Teacher:
                 raw = await whole_answer(self._client, body)
         except openai.APIStatusError as error:
             headers = {name.lower(): value for name, value in error.response.headers.items()}
-            text = error.response.text
-            try:
-                raw = json.loads(text)
-            except (ValueError, RecursionError):
-                raw = text
-            raise RefusedRequest(error.status_code, raw, headers, self._spec.patience) from None
+            raw = read_json(text := error.response.text)
+            refused = text if raw is None else raw
+            raise RefusedRequest(error.status_code, refused, headers, self._spec.patience) from None
         except openai.APIError as error:  # an error within a stream
             raise RefusedRequest(500, error.body or error.message, {}, self._spec.patience) from None
         except TimeoutError:

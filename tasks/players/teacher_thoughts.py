@@ -9,6 +9,7 @@ from typing import Any
 
 from apprentice.tasks.episodes.notations import split_thought
 from apprentice.tasks.episodes.record import Message
+from apprentice.tasks.episodes.texts import is_broken
 from apprentice.tasks.episodes.thinking import THOUGHT, instructed
 from apprentice.tasks.players.dialect import content_text
 from apprentice.tasks.settings.endpoint import ThoughtsSpec
@@ -36,11 +37,7 @@ def is_too_long(message: Message, thoughts: ThoughtsSpec) -> bool:
 def with_its_thought(message: Message, raw: dict[str, Any]) -> Message:
     """The message with the thought of the endpoint's own one in `reasoning_content`, and without it in its text."""
     thought, content = split_thought(raw)
-    if not thought:
-        return message
-    try:
-        thought.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode
+    if not thought or is_broken(thought):
         return message
     return message | {"content": content_text(content), THOUGHT: thought}
 
