@@ -12,12 +12,12 @@ Checks whether a model was trained on the questions it is evaluated on, by seed 
 import itertools
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 from apprentice.tasks.analysis.exact_tests import mcnemar, sign_flips
 from apprentice.tasks.artifacts.types import Evaluation, ModelName, models_of_a_run
@@ -33,6 +33,7 @@ PRIOR = NormalDist().inv_cdf(1.0 - LEVEL / 2) ** 2 / 4
 """The variance of z² answers, half of them right, which Wilson's interval adds to the variance that it sees."""
 DECAY = 1.6
 """How fast the levels of gates fall from round to round; a larger one leaves less for late gates."""
+F = TypeVar("F")
 
 
 def wilson(successes: float, n: float) -> Interval:
@@ -226,9 +227,8 @@ def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[
 
 def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
     """Questions, by the place of their first sample, on which the environment failed in every sample of every model."""
-    records = [record for each in models for record in each]
-    answered = {record.place - record.sample for record in records if not record.broken}
-    return {record.place - record.sample for record in records} - answered
+    broken = by_question(itertools.chain(*models), lambda record: bool(record.broken))
+    return {place for place, of_question in broken.items() if all(of_question)}
 
 
 LABELS: dict[str, str] = {ModelName.CONTROL: "SFT to its best"}
@@ -293,11 +293,16 @@ def per_question(records: list[EvaluatedEpisode], metric: str) -> list[float]:
 
 def answers_of(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[int, list[float]]:
     """The value of each sample of a question, by the place of its first one."""
-    values: dict[int, list[float]] = {}
+    figure = {"accuracy": "is_right", "format_compliance": "valid", "mean_score": "score"}[metric]
+    return by_question(records, lambda record: float(getattr(record, figure)))
+
+
+def by_question(records: Iterable[EvaluatedEpisode], figure: Callable[[EvaluatedEpisode], F]) -> dict[int, list[F]]:
+    """A figure of each sample of a question, by the place of its first one."""
+    found: defaultdict[int, list[F]] = defaultdict(list)
     for record in records:
-        value = {"accuracy": record.is_right, "format_compliance": record.valid, "mean_score": record.score}[metric]
-        values.setdefault(record.place - record.sample, []).append(float(value))
-    return values
+        found[record.place - record.sample].append(figure(record))
+    return dict(found)
 
 
 def rate(records: list[EvaluatedEpisode], metric: str = "accuracy") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from math import isclose
 from typing import Any, Literal, NamedTuple, Protocol
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.analysis.comparison import Interval, evaluated_interval, percent
+from apprentice.tasks.analysis.comparison import Interval, by_question, evaluated_interval, percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
@@ -69,11 +69,12 @@ def groups_that_differ(played: Iterable[EvaluatedEpisode], exact: bool) -> tuple
     Args:
         exact: Whether GRPO's reward is 1.0 for a right answer and else 0.0; otherwise the environment's own reward.
     """
-    rewards: dict[int, set[Any]] = {}
-    for each in played:
-        earned = each.is_right if exact else (round(each.score, 6), each.scores)  # sums differ in the last bit
-        rewards.setdefault(each.place - each.sample, set()).add(earned)
-    return sum(len(of_one) > 1 for of_one in rewards.values()), len(rewards)
+
+    def reward(record: EvaluatedEpisode) -> Any:
+        return record.is_right if exact else (round(record.score, 6), record.scores)  # sums differ in the last bit
+
+    rewards = by_question(played, reward).values()
+    return sum(len(set(of_one)) > 1 for of_one in rewards), len(rewards)
 
 
 def why_stopped(found: Difficulty, groups: int, generations: int) -> str:

@@ -5,6 +5,7 @@ the smallest p depends on the questions alone, and a gate's level can fall from 
 With 10,000 random permutations no p is below 2 / 10,000.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -29,10 +30,7 @@ def smallest_p(questions: int) -> float:
 
 def questions_to_reach(level: float) -> int:
     """How many questions must rise, and none fall, for p to be below a level."""
-    needed = 1
-    while smallest_p(needed) >= level:
-        needed += 1
-    return needed
+    return next(needed for needed in itertools.count(1) if smallest_p(needed) < level)
 
 
 def cannot_pass(questions: int, level: float) -> str:

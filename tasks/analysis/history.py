@@ -86,16 +86,14 @@ class Champions:
 
         Raises Stop when the champion is not the one that the release was compared with any more.
         """
-        if not self._store.in_reach:
-            announce.warn("Who is champion waits for the Hub: run the recipe again when it is back.")
-            return False
         try:
-            return self._settled(release, expecting)
+            if self._store.in_reach:
+                return self._settled(release, expecting)
         except Exception as error:  # without the Hub the champion is not seen, or the client says so
             if self._store.in_reach or not (isinstance(error, Stop) or is_away(error)):
                 raise
-            announce.warn("Who is champion waits for the Hub: run the recipe again when it is back.")
-            return False
+        announce.warn("Who is champion waits for the Hub: run the recipe again when it is back.")
+        return False
 
     def _settled(self, release: Release, expecting: Release | None) -> bool:
         with self._store.locked(Release):

@@ -12,12 +12,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.analysis.comparison import LEVEL, clustered_interval, holm, paired_difference
+from apprentice.tasks.analysis.comparison import LEVEL, by_question, clustered_interval, holm, paired_difference
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of, same_text
 from apprentice.tasks.episodes.texts import stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
@@ -167,7 +168,7 @@ def _slice_that_pays(before: Episodes, after: Episodes) -> Sign | None:
         return _difference([before[at] for at in places], [after[at] for at in places], _is_right)
 
     def questions(own: Iterable[int]) -> int:
-        return len({_question(after[at]) for at in own})
+        return len(by_question([after[at] for at in own], _is_right))
 
     kinds = {kind: own for kind, own in kinds.items() if len(own) < len(after) and questions(own) >= FEWEST}
 
@@ -264,8 +265,8 @@ Figure = Callable[[EvaluatedEpisode], float]
 
 def _has_grown(before: Episodes, after: Episodes, is_so: Figure) -> bool:
     """Whether the share of the episodes of which something is so has grown by more than both intervals allow."""
-    low = clustered_interval(_by_question(after, is_so))[0] if after else 0.0
-    high = clustered_interval(_by_question(before, is_so))[1] if before else 0.0
+    low = clustered_interval(by_question(after, is_so).values())[0] if after else 0.0
+    high = clustered_interval(by_question(before, is_so).values())[1] if before else 0.0
     return low > max(high, GREW / 2)
 
 
@@ -275,26 +276,10 @@ def _difference(before: Episodes, after: Episodes, figure: Figure) -> dict[str, 
 
 
 def _means(records: Episodes, figure: Figure) -> list[float]:
-    return [mean(samples) for samples in _by_question(records, figure)]
+    return [mean(map(float, samples)) for samples in by_question(records, figure).values()]
 
 
-def _by_question(records: Episodes, figure: Figure) -> list[list[float]]:
-    found: dict[int, list[float]] = {}
-    for record in records:
-        found.setdefault(_question(record), []).append(float(figure(record)))
-    return list(found.values())
-
-
-def _question(record: EvaluatedEpisode) -> int:
-    return record.place - record.sample
-
-
-def _score(record: EvaluatedEpisode) -> float:
-    return record.score
-
-
-def _is_right(record: EvaluatedEpisode) -> bool:
-    return record.is_right
+_score, _is_right = attrgetter("score"), attrgetter("is_right")
 
 
 def answer_of(record: EvaluatedEpisode) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from apprentice.tasks.analysis.comparison import clustered_interval, compare, interval_of, percent, rate
+from apprentice.tasks.analysis.comparison import by_question, clustered_interval, compare, interval_of, percent, rate
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
@@ -70,16 +70,14 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
 def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:
     """The accuracy of the most frequent answer to each question, and the tokens of all of its samples. Of answers that
     are as frequent the one that was given first counts."""
-    by_question: dict[int, list[EvaluatedEpisode]] = {}
-    for record in records:
-        by_question.setdefault(record.place - record.sample, []).append(record)
-    right = [float(_majority(samples).is_right) for samples in by_question.values()]
+    questions = by_question(records, lambda record: record)
+    right = [float(_majority(samples).is_right) for samples in questions.values()]
     return {
         "samples": 1 + max(record.sample for record in records),
         "accuracy": fmean(right),
         "ci": clustered_interval([[each] for each in right]),
         "one": fmean(record.is_right for record in records),
-        "tokens": sum(record.completion_tokens for record in records) / len(by_question),
+        "tokens": sum(record.completion_tokens for record in records) / len(questions),
     }
 
 

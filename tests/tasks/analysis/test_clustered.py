@@ -13,6 +13,7 @@ from apprentice.flows.compare_models import compared
 from apprentice.tasks.analysis import reward_hacking
 from apprentice.tasks.analysis.comparison import (
     Interval,
+    by_question,
     clustered_interval,
     compare_all,
     evaluated_interval,
@@ -171,7 +172,7 @@ CALLERS: dict[str, Callable[[Path, Any], Interval]] = {
         "accuracy"
     ],
     "teacher": of_the_teacher,
-    "signs": lambda *_: clustered_interval(reward_hacking._by_question(MANY, reward_hacking._is_right)),
+    "signs": lambda *_: clustered_interval(by_question(MANY, reward_hacking._is_right).values()),
 }
 
 
