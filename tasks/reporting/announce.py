@@ -10,6 +10,7 @@ import base64
 import logging
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -127,24 +128,28 @@ def in_prefect() -> bool:
 @contextmanager
 def held() -> Iterator[Callable[[], None]]:
     """Holds back what the block prints; yields a function that lets it through when the block ends."""
-    let_through = False
-
-    def say() -> None:
-        nonlocal let_through
-        let_through = True
-
+    let_through = threading.Event()
     with console.capture() as captured:
-        yield say
+        yield let_through.set
     _cached.clear()
-    if let_through:
+    if let_through.is_set():
         console.out(captured.get(), end="", highlight=False)
 
 
-def _log(line: str) -> None:
+def _log(line: str, level: int = logging.INFO) -> None:
     if in_prefect():
         from prefect.logging import get_run_logger
 
-        get_run_logger().info(line)
+        get_run_logger().log(level, line)
+
+
+def _create(kind: str, **content: Any) -> Any:
+    """Creates an artifact of Prefect's, such as a table; returns its id, None outside of a flow run."""
+    if not in_prefect():
+        return None
+    from prefect import artifacts
+
+    return getattr(artifacts, f"create_{kind}_artifact")(**content)
 
 
 @_said_there
@@ -178,10 +183,7 @@ def materialized(asset: str, metadata: dict[str, Any]) -> None:
 
 
 def link(key: str, url: str, text: str) -> None:
-    if in_prefect():
-        from prefect.artifacts import create_link_artifact
-
-        create_link_artifact(link=url, link_text=text, key=key, description=text)
+    _create("link", link=url, link_text=text, key=key, description=text)
 
 
 def run_url() -> str:
@@ -272,10 +274,7 @@ def warn(text: str) -> None:
     """Prints a warning on the terminal and writes it to Prefect's log and the run's log. Thread-safe."""
     _warned[text] += 1
     console.print(f"[yellow]  {escape(text)}[/]")
-    if in_prefect():
-        from prefect.logging import get_run_logger
-
-        get_run_logger().warning(text)
+    _log(text, logging.WARNING)
     note(text, level=logging.WARNING)
 
 
@@ -283,10 +282,7 @@ def warn(text: str) -> None:
 def table(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table on the terminal and in Prefect. `key`: lower case and dashes."""
     _print_table(title, rows)
-    if in_prefect():
-        from prefect.artifacts import create_table_artifact
-
-        create_table_artifact(key=key, table=list(rows), description=title)
+    _create("table", key=key, table=list(rows), description=title)
 
 
 def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -315,10 +311,7 @@ def rows(key: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Shows rows as a table in Prefect, and on the terminal of a verbose run if they are few."""
     if _verbose and len(rows) <= FEW:
         _print_table(title, rows)
-    if in_prefect():
-        from prefect.artifacts import create_table_artifact
-
-        create_table_artifact(key=key, table=list(rows), description=title)
+    _create("table", key=key, table=list(rows), description=title)
 
 
 def say(text: str, style: str = "none") -> None:
@@ -335,20 +328,14 @@ def detail(text: str) -> None:
 @_said_there
 def markdown(key: str, text: str, description: str) -> None:
     """Shows Markdown in Prefect."""
-    if in_prefect():
-        from prefect.artifacts import create_markdown_artifact
-
-        create_markdown_artifact(key=key, markdown=text, description=description)
+    _create("markdown", key=key, markdown=text, description=description)
 
 
 @_said_there
 def picture(key: str, png: Path, description: str) -> None:
     """Shows a picture in Prefect, embedded as a data URL, so that no file server is needed."""
-    if in_prefect():
-        from prefect.artifacts import create_image_artifact
-
-        data = base64.b64encode(png.read_bytes()).decode()
-        create_image_artifact(image_url=f"data:image/png;base64,{data}", key=key, description=description)
+    data = base64.b64encode(png.read_bytes()).decode()
+    _create("image", image_url=f"data:image/png;base64,{data}", key=key, description=description)
 
 
 _bars = Bars(console)
@@ -364,12 +351,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
         yield partial(_teller, "advance")
         _teller("progress ended")
         return
-    percent = 100.0 * done / total if total else 100.0
-    artifact = None
-    if in_prefect():
-        from prefect.artifacts import create_progress_artifact
-
-        artifact = create_progress_artifact(progress=percent, description=title)
+    artifact = _create("progress", progress=100.0 * done / total if total else 100.0, description=title)
     shown, began = done, monotonic()
     updated = printed = began
     with _bars.bar(f"  {escape(title)}", total, done) as bar:
@@ -391,11 +373,7 @@ def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[int], 
 
                 shown, updated = now, monotonic()
                 try:
-                    update_progress_artifact(
-                        artifact_id=artifact,  # type: ignore[arg-type]
-                        progress=100.0 * now / total,
-                        description=far(now),
-                    )
+                    update_progress_artifact(artifact_id=artifact, progress=100.0 * now / total, description=far(now))
                 except Exception as error:  # a run does not depend on Prefect's server
                     artifact = None
                     console.print(f"[yellow]  Prefect no longer accepts progress ({type(error).__name__}).[/]")
