@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.tasks.artifacts.hub_client import ask
+from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.files.forms import READERS, Row, form_of, rows_in
 from apprentice.tasks.files.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, SplitFiles, part_of, without_splits
 from apprentice.tasks.reporting import announce
@@ -143,12 +143,8 @@ def readable(what: object) -> Iterator[None]:
     """Says in words that a model or a tokenizer cannot be loaded."""
     from safetensors import SafetensorError
 
-    from apprentice.tasks.artifacts.hub_client import is_away  # which imports, by way of the teacher, our importers
-
     try:
         yield
-    except Stop:
-        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, SafetensorError) as error:
         if is_away(error):
             raise
@@ -193,14 +189,11 @@ def _is_the_same(checkpoint: Path, spec: StudentSpec) -> bool:
 def _code_at(spec: StudentSpec) -> Path:
     from huggingface_hub import snapshot_download
 
-    from apprentice.tasks.artifacts.hub_client import ask
-
     assert spec.model is not None
     if spec.content:
         return Path(spec.model)
-    named, revision = spec.model, spec.revision
-    download = partial(snapshot_download, named, revision=revision, allow_patterns="*.py")
-    return Path(ask(lambda: str(download()), named.partition("/")[0], PATIENCE))
+    download = partial(snapshot_download, spec.model, revision=spec.revision, allow_patterns="*.py")
+    return Path(ask(lambda: str(download()), spec.model.partition("/")[0], PATIENCE))
 
 
 def _named(file: Path) -> ModelSource | None:
@@ -271,8 +264,7 @@ def _digest(files: list[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as content:
-            while piece := content.read(2**20):
-                digest.update(piece)
+            hashlib.file_digest(content, lambda: digest)
     return digest.hexdigest()
 
 
@@ -301,12 +293,9 @@ def _downloaded(spec: DatasetSpec) -> Path:
         raise Stop(f"There is no file or folder {spec.path} with rollouts.", "Check collect.dataset.path.")
     if spec.revision is None:
         raise Stop(f"{spec.path} is no folder here, and a dataset of the Hub has a commit.", "Add its `revision`.")
-
-    def download() -> str:
-        return snapshot_download(spec.path, repo_type="dataset", revision=spec.revision, allow_patterns=ON_HUB)
-
+    wanted = {"repo_type": "dataset", "revision": spec.revision, "allow_patterns": ON_HUB}
     try:
-        return Path(ask(download, spec.path.partition("/")[0], PATIENCE))
+        return Path(ask(lambda: snapshot_download(spec.path, **wanted), spec.path.partition("/")[0], PATIENCE))
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise Stop(
             f"The Hub has no dataset {spec.path} at {spec.revision[:12]}, or it needs permission.",

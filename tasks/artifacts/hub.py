@@ -221,12 +221,9 @@ class HubStore(LocalStore):
         found = super().find(kind, key)
         if found and self._connection.needed and self._pointed(kind, key, UNSENT):
             found = None if damage(self._snapshot(found), found.revision) else self._give_key(found)
-        return found or self._tagged(kind, key, key)
+        return found or self.tagged(kind, key, key)
 
-    def tagged(self, kind: type[A], tag: str) -> A | None:
-        return self._tagged(kind, tag)
-
-    def _tagged(self, kind: type[A], tag: str, key: str | None = None) -> A | None:
+    def tagged(self, kind: type[A], tag: str, key: str | None = None) -> A | None:
         published = self._connection.or_without(lambda: self._hub.at_tag(kind, tag, key), lambda: None)
         return published.artifact if published else None
 
@@ -238,25 +235,21 @@ class HubStore(LocalStore):
             raise self._gone(kind, revision)
         return published.record
 
-    def record_under(self, kind: type[Artifact], tag: str) -> ArtifactRecord:
-        """What made the artifact to which a tag points. Raises Stop."""
-        published = self._hub.at_tag(kind, tag)
-        if published is None:
-            raise self._gone(kind, tag)
-        return published.record
-
     def at(self, kind: type[A], revision: str) -> A:
         if self._has(kind, revision):
             return super().at(kind, revision)
-        for tag in self._tags(kind):
-            published = self._hub.artifact_at_tag(kind, tag)
-            if published is not None and published.artifact.revision == revision:
+        for published in self.published(kind):
+            if published.artifact.revision == revision:
                 return published.artifact
         raise self._gone(kind, revision)
 
     def tags(self, kind: type[Artifact], prefix: str) -> dict[str, str]:
-        found = {tag: self._hub.artifact_at_tag(kind, tag) for tag in self._tags(kind) if tag.startswith(prefix)}
-        return {tag: published.artifact.revision for tag, published in sorted(found.items()) if published}
+        return {published.tag: published.artifact.revision for published in self.published(kind, prefix)}
+
+    def published(self, kind: type[Artifact], prefix: str = "") -> Iterator[Published]:
+        """Yields what the Hub's tags that begin with `prefix` point to, by the tags' names."""
+        found = (self._hub.artifact_at_tag(kind, tag) for tag in sorted(self._tags(kind)) if tag.startswith(prefix))
+        yield from filter(None, found)
 
     def _tags(self, kind: type[Artifact]) -> list[str]:
         return self._connection.or_without(lambda: self._hub.tags(kind), list[str])

@@ -238,15 +238,13 @@ class Lineage:
             node = waiting.pop()
             if node.is_a(Checkpoint):
                 rows = self.learned(node)
-            elif node is self.root:
-                rows = [
-                    {"stage": CollectSpec.section, "seed": seed, "question": text} for seed, text in self.played(node)
-                ]
-                rows = [row | {"rollouts": node.ref} for row in rows]
-                waiting += [*node.inputs.values()][::-1] if not rows else []
             else:
-                rows = []
-                waiting += [each for each in [*node.inputs.values()][::-1] if each.named.revision not in looked_at]
+                rows = [
+                    {"stage": CollectSpec.section, "seed": seed, "question": text, "rollouts": node.ref}
+                    for seed, text in (self.played(node) if node is self.root else [])
+                ]
+                above = [] if rows else [*node.inputs.values()][::-1]
+                waiting += [each for each in above if each.named.revision not in looked_at]
             looked_at.add(node.named.revision)
             found |= {json.dumps(row): row for row in rows}  # two models may share what they learned from
         return list(found.values())
@@ -255,7 +253,7 @@ class Lineage:
         """One document for machines, the newest artifact first."""
         nodes = list(self.nodes.values())[::-1]
         records = [node.record for node in nodes if node.record]
-        made_in = [record.made_by.get("settings", {}).get("environment") for record in records]
+        made_in = [node.settings.get("environment") for node in nodes]
         return {
             "root": self.root.named.key,
             "artifacts": [_as_json(node) for node in nodes],
@@ -277,7 +275,7 @@ class Lineage:
         """A file's lines; none where the artifact is gone or has no such file. Raises Stop where it is not whole."""
         if node.record is None or name not in node.record.files:
             return
-        if issubclass(type(node.artifact), Checkpoint):  # of a model its weights are not wanted
+        if node.is_a(Checkpoint):  # of a model its weights are not wanted
             yield from lines_of(self.store, node.artifact, name, node.record.files[name])
             return
         with (self.store.fetch(node.artifact) / name).open("rb") as file:
@@ -343,20 +341,21 @@ def as_tree(lineage: Lineage) -> Tree:
 def condensed(seeds: Iterable[int]) -> str:
     """Seeds for people: "seeds 0 to 59 without 7, 12"; distant seeds are several ranges."""
     ordered = sorted(set(seeds))
-    groups: list[list[int]] = []
-    for seed in ordered:
-        if groups and seed - groups[-1][-1] <= APART:
-            groups[-1].append(seed)
-        else:
-            groups.append([seed])
-    ranges = [_range(group) for group in groups[:PIECES]]
-    more = len(ordered) - sum(len(group) for group in groups[:PIECES])
+    groups = _near(ordered, APART)[:PIECES]
+    ranges = [_range(group) for group in groups]
+    more = len(ordered) - sum(map(len, groups))
     return f"{'seed' if len(ordered) == 1 else 'seeds'} {'; '.join(ranges)}" + (f"; and {more} more" if more else "")
 
 
-def in_short(settings: dict[str, Any]) -> str:
-    """The settings that matter most, in one line."""
-    return ", ".join(_leaves(settings))
+def _near(seeds: list[int], apart: int) -> list[list[int]]:
+    """The seeds in groups, within which no two neighbours are further apart."""
+    groups: list[list[int]] = []
+    for seed in seeds:
+        if groups and seed - groups[-1][-1] <= apart:
+            groups[-1].append(seed)
+        else:
+            groups.append([seed])
+    return groups
 
 
 def _words(lineage: Lineage, node: Node) -> str:
@@ -375,9 +374,8 @@ def _words(lineage: Lineage, node: Node) -> str:
         f"[dim]made{at} by {made_by.get('stage')}, version {made_by.get('version', 'unknown')}"
         f"{escape(f' on {place}' if place else '')}; {escape(_code(made.code))}[/]",
     ]
-    settings = made_by.get("settings", {})
-    lines += [f"[dim]{escape(short)}[/]"] if (short := in_short(settings)) else []
-    lines += [f"[dim]environment {escape(_environment(it))}[/]"] if (it := settings.get("environment")) else []
+    lines += [f"[dim]{escape(short)}[/]"] if (short := ", ".join(_leaves(node.settings))) else []
+    lines += [f"[dim]environment {escape(_environment(it))}[/]"] if (it := node.settings.get("environment")) else []
     return "\n".join([*lines, *map(escape, _episodes(lineage, node))])
 
 
@@ -403,6 +401,7 @@ def _environment(spec: dict[str, Any]) -> str:
 
 
 def _leaves(settings: dict[str, Any]) -> Iterator[str]:
+    """The settings that matter most."""
     if settings.get("scripted_error_rate") is not None:
         yield who_played(settings)
         return
@@ -419,12 +418,7 @@ def _leaves(settings: dict[str, Any]) -> Iterator[str]:
 
 def _range(group: list[int]) -> str:
     """One range: its seeds, or the missing ones, whichever is shorter."""
-    runs: list[list[int]] = []
-    for seed in group:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
+    runs = _near(group, 1)
     if len(runs) == 1:
         return _run(runs[0][0], runs[0][-1])
     gaps = [(one[-1] + 1, next_[0] - 1) for one, next_ in itertools.pairwise(runs)]

@@ -48,7 +48,8 @@ def damage(snapshot: Path, revision: str) -> list[str]:
     except (FileNotFoundError, BadRecord):
         return [RECORD]
     damaged = [RECORD] if record.kind and record.revision != revision else []
-    damaged += _links(snapshot)
+    links = (path for path in snapshot.rglob("*") if path.is_symlink())  # a download holds the files themselves
+    damaged += [path.relative_to(snapshot).as_posix() for path in links]
     damaged += [name for name in _files(snapshot) if name not in {*record.files, RECORD, CARD}]  # nobody hashed it
     for name, expected in record.files.items():
         path = snapshot / name
@@ -77,11 +78,6 @@ def hashes(folder: Path, files: str = "*") -> dict[str, str]:
 def _files(folder: Path) -> list[str]:
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
-
-
-def _links(folder: Path) -> list[str]:
-    """What leads out of a folder, or to another place within it: a download holds the files themselves."""
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()]
 
 
 def sha256_of(file: Path) -> str:

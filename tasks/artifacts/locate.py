@@ -9,6 +9,7 @@ import glob
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import ask, wait_until_hub_answers
 from apprentice.tasks.artifacts.local import LocalStore, sha256_of
-from apprentice.tasks.artifacts.provenance import BadRecord, Parent, artifact_of, read_record
+from apprentice.tasks.artifacts.provenance import BadRecord, Parent, artifact_of, parent, read_record
 from apprentice.tasks.artifacts.types import (
     KEY_LENGTH,
     LONGEST_NAME,
@@ -86,7 +87,7 @@ def _matches(root: Path, hub: str | None, name: str, repositories: set[str] | No
             "Take one from the report's lineage, or from `apprentice runs`.",
         )
     found = [each for each in _in_folder(root, name) if not repositories or each.artifact.repository in repositories]
-    return found or (list(_on_hub(root, hub, name, repositories)) if hub else [])
+    return found or (_on_hub(root, hub, name, repositories) if hub else [])
 
 
 def _only(name: str, named: str, matches: list[Match]) -> Parent | None:
@@ -124,12 +125,8 @@ def _downloaded(store: HubStore, artifact: Artifact, name: str, sha256: str) -> 
 
     for tag in (artifact.key, f"{artifact.key}-{artifact.revision[:12]}"):  # the latter where another has the key
         with TemporaryDirectory() as folder:
-
-            def download(tag: str = tag, folder: str = folder) -> str:
-                return hf_hub_download(
-                    artifact.repository, name, repo_type=artifact.repo_type, revision=tag, local_dir=folder
-                )
-
+            where = {"repo_type": artifact.repo_type, "revision": tag, "local_dir": folder}
+            download = partial(hf_hub_download, artifact.repository, name, **where)
             try:
                 got = Path(ask(download, store.namespace, PATIENCE)).read_bytes()
             except LocalEntryNotFoundError:  # the client's word for a Hub that is away
@@ -160,30 +157,24 @@ def _in_folder(root: Path, name: str) -> Iterator[Match]:
             yield Match(Parent(kind=kind, key=record.key, **where), called)
 
 
-def _on_hub(root: Path, namespace: str, name: str, repositories: set[str] | None) -> Iterator[Match]:
+def _on_hub(root: Path, namespace: str, name: str, repositories: set[str] | None) -> list[Match]:
     """By tags, keys among them; by revisions, of which each is a request, where no tag fits."""
     from huggingface_hub import HfApi
 
     wait_until_hub_answers(PATIENCE)
     api = HfApi()
-    stores: list[tuple[HubStore, type[Artifact], str]] = []
+    stores: list[tuple[HubStore, type[Artifact]]] = []
     for repo_type, listing in (("model", api.list_models), ("dataset", api.list_datasets)):
         for repository in ask(lambda listing=listing: list(listing(author=namespace)), namespace, PATIENCE):
             kind = artifact_type(repo_type, repository.id)
             if kind is not None and (not repositories or repository.id in repositories):
                 project = repository.id.removeprefix(f"{namespace}/").removesuffix(f"-{kind.suffix}")
-                stores.append((HubStore(root, project, namespace, patience=PATIENCE), kind, repository.id))
-    found = [match for each in stores for match in _tagged(*each, name)]
+                stores.append((HubStore(root, project, namespace, patience=PATIENCE), kind))
+    found = [Match(parent(each.artifact), each.tag) for store, kind in stores for each in store.published(kind, name)]
     if not found and re.fullmatch("[0-9a-f]{6,40}", name):
-        found = [match for each in stores for match in _tagged(*each, "") if match.artifact.revision.startswith(name)]
-        found = [match._replace(called=match.artifact.revision) for match in found]
-    yield from found
-
-
-def _tagged(store: HubStore, kind: type[Artifact], repository: str, prefix: str) -> Iterator[Match]:
-    for tag, revision in store.tags(kind, prefix).items():
-        record = store.record_under(kind, tag)
-        yield Match(Parent(kind=record.kind, repository=repository, revision=revision, key=record.key), tag)
+        every = [parent(each.artifact) for store, kind in stores for each in store.published(kind)]
+        found = [Match(each, each.revision) for each in every if each.revision.startswith(name)]
+    return found
 
 
 def _store_of(named: Parent, root: Path, hub: str | None) -> LocalStore:
