@@ -104,7 +104,6 @@ def check_teacher(
         except BudgetReached:
             return
         finally:
-            budget.close()
             if recipe.chooses_seeds or is_only_asked:  # then the collection has a folder of its own, or there is none
                 shutil.rmtree(scratch)
 

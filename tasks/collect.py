@@ -18,7 +18,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool, open_pools
 from apprentice.envs.reward import is_right
-from apprentice.envs.tools import described_text, tools_text
+from apprentice.envs.tools import described_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
@@ -30,19 +30,12 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.refused_episodes import RefusedEpisodes
-from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.players.refused_episodes import Attempt, RefusedEpisodes
+from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.players.teacher_thoughts import letters_of_thought
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import shared
-from apprentice.tasks.reporting.errors import (
-    BudgetReached,
-    EndpointStop,
-    Stop,
-    TeacherFailed,
-    TeacherRefused,
-    TeacherUnavailable,
-)
+from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, Window
@@ -166,21 +159,14 @@ class Collector:
         budget = Budget(self.teacher.prices, cap and cap * share, ledger, self.journal.check)
         url = self.context.run.servers.teacher()
         teacher = Teacher(self.teacher, url, self.spec.asks, budget, 1.0 if shared() else share)
-        if known := self._refused.answered_before():
-            teacher.recall(*known)
         seeds = (seed for seed in window.seeds() if seed not in done)
         try:
-            with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:
-                for _ in range(PASSES):
-                    lost = self._pass(pool, teacher, seeds, window.size, advance, broken)
-                    seeds = iter([record.seed for record in lost])
-            lost = self._check_unanswered(lost, window.size)
-            self._refused.settle(teacher)
-        except EndpointStop as stop:
-            if self._too_many_failed:  # episodes that were under way have ended with the pool
-                self._forget_if_none_was_right()
-            cause = stop.cause.removesuffix(".")
-            raise EndpointStop(f"{cause}. {self._so_far(budget, window)}", stop.remedy) from stop
+            with self._refused.asking(teacher, lambda: self._so_far(budget, window), self._forget_if_none_was_right):
+                with announce.progress("episodes", window.size, len(done)) as advance, self._pool() as pool:
+                    for _ in range(PASSES):
+                        lost = self._pass(pool, teacher, seeds, window.size, advance, broken)
+                        seeds = iter([record.seed for record in lost])
+                lost = self._check_unanswered(lost, window.size)
         except BudgetReached:
             raise Stop(
                 f"The budget of {cap} USD is used up{f' (1/{self.spec.shards} per shard)' if share < 1 else ''}: "
@@ -197,10 +183,6 @@ class Collector:
                 f"The environment is out of reach: {gone}. {len(self.journal)} of {window.size} episodes are kept.",
                 "Check that it runs, then run again: collection resumes from there.",
             ) from gone
-        finally:
-            teacher.say_what_it_cost()
-            teacher.close()
-            budget.close()
         return [*lost, *broken]
 
     def _so_far(self, budget: Budget, window: Window | Seeds) -> str:
@@ -231,8 +213,8 @@ class Collector:
             if record.failed_at or record.asked_again:
                 why = {"failed_at": record.failed_at, "cause": record.cause, "asked_again": record.asked_again}
                 note("episode failed" if record.failed_at else "asked again", WARNING, episode=seed, **why)
-            if played.is_refused:
-                self._refused.hold(played.number, record, played.is_understood)
+            if played.refusal is not None:
+                self._refused.hold(played.number, record, played.refusal)
             elif record.failed_at == "teacher" and self._too_many_failed:
                 pass  # the collection has stopped, and may have forgotten the others
             elif record.failed_at in ("", "teacher"):
@@ -240,8 +222,8 @@ class Collector:
                 self.journal.append(record)
             return played
 
-        for _, (record, is_refused, *_) in pool.map(play, seeds):
-            refused[is_refused or record.failed_at == "teacher"] += 1
+        for _, (record, refusal, _) in pool.map(play, seeds):
+            refused[refusal is not None or record.failed_at == "teacher"] += 1
             if refused[True] > max(self.spec.max_refused * of, 1):
                 self._too_many_failed = True
                 raise EndpointStop(
@@ -253,7 +235,7 @@ class Collector:
                 broken.append(record)
                 check_broken(len(broken), of, self.spec.max_failed, record.cause)
                 advance(1)
-            elif record.failed_at not in ("", "teacher") and not is_refused:
+            elif record.failed_at not in ("", "teacher") and refusal is None:
                 lost.append(record)
                 if len(lost) > max(self.spec.max_failed * of, 1):
                     raise Stop(
@@ -268,22 +250,16 @@ class Collector:
     def _forget_if_none_was_right(self) -> None:
         """Ask all questions again after this stop if every episode failed: a server without a parser for tool calls
         gives none, however good the teacher is."""
-        lines = [json.loads(line) for line in self.journal.in_order()]
-        if all(line["failed_at"] == "teacher" for line in lines):
+        lines = [json.loads(line) for line in self.journal.in_order()]  # those under way have ended with the pool
+        if self._too_many_failed and all(line["failed_at"] == "teacher" for line in lines):
             self.journal.forget({line["seed"] for line in lines})
 
 
 class CollectedEpisode(NamedTuple):
-    """An episode, and whether the endpoint refused its question.
-
-    Attributes:
-        is_understood: Whether the refusal says that it is the question's.
-        number: The number of the last request.
-    """
+    """An episode, the refusal of its question as in `Attempt`, and the number of the last request."""
 
     record: Record
-    is_refused: bool
-    is_understood: bool
+    refusal: bool | None
     number: int
 
 
@@ -308,44 +284,27 @@ def play_one(
     instance: Player, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool = False
 ) -> CollectedEpisode:
     """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
-    instance = instance.part(seed)
-    spent = Spent()
+    instance, attempt = instance.part(seed), Attempt()
     messages: list[dict[str, Any]] = []
-    failed_at = cause = ""
-    is_refused = is_understood = False
-    try:
+    with attempt.noting_failures():
         episode = Episode(instance, seed)
         messages = episode.messages
         while not episode.done:
             instance.wait_for_server()  # do not buy a turn that cannot be played
-            episode.step(teacher.reply(messages, episode.tools, spent, seed, instance.takes_text))
+            episode.step(teacher.reply(messages, episode.tools, attempt.spent, seed, instance.takes_text))
         if episode.broken:
-            failed_at, cause = "question", episode.broken
-    except TeacherRefused as refused:
-        failed_at, cause, is_refused = "teacher's endpoint", str(refused), True
-        is_understood = refused.is_understood
-    except TeacherFailed as failed:
-        failed_at, cause = "teacher", str(failed)
-    except TeacherUnavailable as away:
-        failed_at, cause = "teacher's endpoint", str(away)
-    except SessionLost as gone:
-        failed_at, cause = "environment", str(gone)
-    record = Record(
+            attempt.failed_at, attempt.cause = "question", episode.broken
+    record = attempt.record(
+        teacher,
+        environment,
+        instance,
         seed=seed,
-        environment=environment.played_by(instance),
         messages=messages,
-        tools=tools_text(instance.tools),
-        takes_text=instance.takes_text,
-        reward=None if failed_at else instance.reward,
-        failed_at=failed_at,
-        cause=cause,
-        asked_again="; ".join(spent.asked_again),
+        reward=None if attempt.failed_at else instance.reward,
         correct=instance.correct or "",
-        noted="; ".join([*spent.noted, *teacher.changes]),
-        raw=json.dumps(spent.raw, ensure_ascii=False) if keep_raw else "",
-        **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
+        raw=json.dumps(attempt.spent.raw, ensure_ascii=False) if keep_raw else "",
     )
-    return CollectedEpisode(record, is_refused, is_understood, spent.number)
+    return CollectedEpisode(record, attempt.refusal, attempt.spent.number)
 
 
 def _publish(kept: Journal, to: Path) -> dict[str, Any]:

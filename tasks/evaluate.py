@@ -123,13 +123,13 @@ def played_at(
     """Plays the missing episodes at an endpoint; yields the journal, and what was spent. An episode that the endpoint
     did not answer in two runs is kept as failed; raises EndpointStop for others, SessionLost, Stop."""
     server = context.run.servers.environment(environment.name)
-    with (
-        journaled as (kept, ahead, keep),
-        closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,
-        closing(Teacher(endpoint, url, asks=1, budget=budget)) as teacher,
-    ):
+    with journaled as (kept, ahead, keep):
+        budget = Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)
         size = sessions and min(sessions, max(len(ahead), 1))
-        with EnvironmentPool(environment, server, size, announce.warn, leases) as pool:
+        with (
+            closing(Teacher(endpoint, url, 1, budget)) as teacher,
+            EnvironmentPool(environment, server, size, announce.warn, leases) as pool,
+        ):
             played = map(EvaluatedEpisode.model_validate_json, kept.in_order())
             known = next((each for each in played if not each.broken), None)
             if ahead and known:

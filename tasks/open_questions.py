@@ -10,30 +10,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from logging import WARNING
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
-from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import spawn, start
-from apprentice.tasks.artifacts.types import COUNTED
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message, last_text, problems, prompt
 from apprentice.tasks.episodes.record import Journal, Record
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.refused_episodes import RefusedEpisodes
-from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.players.refused_episodes import Attempt, RefusedEpisodes
+from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import (
-    BudgetReached,
-    EndpointStop,
-    Stop,
-    TeacherFailed,
-    TeacherRefused,
-    TeacherUnavailable,
-)
+from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec
@@ -110,31 +101,26 @@ class Asker:
         cap = self.teacher.budget_usd
         budget = Budget(self.teacher.prices, cap, self.context.scratch / "spent_usd", self.journal.check)
         client = Teacher(self.teacher, self.context.run.servers.teacher(), self.spec.asks, budget)
-        if known := self._refused.answered_before():
-            client.recall(*known)
         every, file = len(questions), self.context.scratch / "unanswered.json"
         try:
-            with announce.progress("questions", every, every - len(ahead)) as advance:
-                for _ in range(PASSES):
-                    self._unanswered.clear()
-                    for is_settled in _as_answered(lambda each: self._answer(client, each, every), ahead):
-                        advance(is_settled)
-                    ahead = self._open(questions)
-            self._refused.check_unanswered(self._unanswered, file, self.spec.max_refused * every)
-            self._refused.settle(client)
-        except EndpointStop as stop:
-            if self._too_many_failed:  # a server without a parser for tool calls gives none, however good the teacher
-                self.journal.forget({each.seed for each in self._answers.values() if each.failed_at})
-            raise EndpointStop(f"{stop.cause.removesuffix('.')}. {self._so_far(budget)}", stop.remedy) from stop
+            with self._refused.asking(client, lambda: self._so_far(budget), self._forget_if_too_many_failed):
+                with announce.progress("questions", every, every - len(ahead)) as advance:
+                    for _ in range(PASSES):
+                        self._unanswered.clear()
+                        for is_settled in _as_answered(lambda each: self._answer(client, each, every), ahead):
+                            advance(is_settled)
+                        ahead = self._open(questions)
+                self._refused.check_unanswered(self._unanswered, file, self.spec.max_refused * every)
         except BudgetReached:
             raise Stop(
                 f"The budget of {cap} USD is used up. {self._so_far(budget)}",
                 "Raise teacher.budget_usd and run again: only what is missing is asked.",
             ) from None
-        finally:
-            client.say_what_it_cost()
-            client.close()
-            budget.close()
+
+    def _forget_if_too_many_failed(self) -> None:
+        """A server without a parser for tool calls gives none, however good the teacher."""
+        if self._too_many_failed:
+            self.journal.forget({each.seed for each in self._answers.values() if each.failed_at})
 
     def _open(self, questions: list[OpenQuestion]) -> list[OpenQuestion]:
         return [each for each in questions if self._next_number(each) is not None]
@@ -168,64 +154,31 @@ class Asker:
     def _answer(self, client: Teacher, question: OpenQuestion, of: int) -> bool:
         """Asks until the question is settled; returns whether it is. Raises Stop, BudgetReached."""
         while (number := self._next_number(question)) is not None:
-            answer, refusal = self._asked_once(client, question, number)
+            answer, attempt = self._asked_once(client, question, number)
             if answer.failed_at:
                 note("no answer", WARNING, episode=number, cause=answer.cause)
-            if answer.failed_at == "teacher's endpoint" and refusal is None:
+            if answer.failed_at == "teacher's endpoint" and attempt.refusal is None:
                 self._unanswered[number] = answer
                 return False
             self._answers[number] = answer
             count("episodes")
-            if refusal is not None:
-                self._refused.hold(refusal.number, answer, refusal.is_understood)
+            if attempt.refusal is not None:
+                self._refused.hold(attempt.spent.number, answer, attempt.refusal)
             else:
                 self.journal.append(answer)
             if answer.failed_at:
                 self._check(of, answer)
         return True
 
-    def _asked_once(self, client: Teacher, question: OpenQuestion, number: int) -> "tuple[Record, Refusal | None]":
-        """The teacher's answer as a record; and the refusal, where the endpoint refused the question."""
-        part, spent = question.part, Spent()
+    def _asked_once(self, client: Teacher, question: OpenQuestion, number: int) -> tuple[Record, Attempt]:
+        """The teacher's answer as a record, and how it was asked."""
+        part, attempt = question.part, Attempt()
         messages = prompt(part, question.text)
-        failed_at = cause = ""
-        refusal = None
-        try:
-            turn = client.reply(messages, part.schemas, spent, None, part.takes_text)
+        with attempt.noting_failures():
+            turn = client.reply(messages, part.schemas, attempt.spent, None, part.takes_text)
             messages = [*messages, turn, *map(_unknown_reply, turn.get("tool_calls") or [])]
-            self._refused.answered(spent.number)
-        except TeacherRefused as refused:
-            failed_at, cause, refusal = "teacher's endpoint", str(refused), Refusal(spent.number, refused.is_understood)
-        except TeacherUnavailable as away:
-            failed_at, cause = "teacher's endpoint", str(away)
-        except TeacherFailed as failed:
-            failed_at, cause = "teacher", str(failed)
-        record = Record(
-            seed=number,
-            environment=self.environment.played_by(part),
-            messages=messages,
-            tools=tools_text(part.tools),
-            takes_text=part.takes_text,
-            reward=None,
-            failed_at=failed_at,
-            cause=cause,
-            asked_again="; ".join(spent.asked_again),
-            noted="; ".join([*spent.noted, *client.changes]),
-            **{name: getattr(spent, name) for name in ("attempts", *COUNTED)},
-        )
-        return record, refusal
-
-
-class Refusal(NamedTuple):
-    """A question that the endpoint refused.
-
-    Attributes:
-        number: The number of the last request.
-        is_understood: Whether the refusal says that it is the question's.
-    """
-
-    number: int
-    is_understood: bool
+            self._refused.answered(attempt.spent.number)
+        return attempt.record(client, self.environment, part, seed=number, messages=messages, reward=None), attempt
 
 
 def _unknown_reply(call: dict[str, Any]) -> Message:

@@ -249,9 +249,14 @@ def as_given(messages: list[Message], raw: dict[int, dict[str, Any]]) -> list[Me
     return given
 
 
+def place_of_key(spec: TeacherSpec) -> str:
+    """Where the endpoint's API key is."""
+    return f"the Prefect Secret block {spec.key_block}" if spec.key_block else spec.key_variable
+
+
 def read_key(spec: TeacherSpec) -> str:
     """The endpoint's API key, without spaces and line breaks at its ends. Raises Stop when there is none."""
-    where = f"the Prefect Secret block {spec.key_block}" if spec.key_block else spec.key_variable
+    where = place_of_key(spec)
     given = _read_key(spec)
     key = given.strip()
     if key != given:

@@ -1,17 +1,64 @@
-"""Episodes whose question the teacher's endpoint refused: final once it has answered a question that was asked later.
+"""Episodes that a teacher failed to play. One whose question its endpoint refused is final once it has answered a
+question that was asked later.
 
 In: a journal, episodes without an answer. Out: the journal with those that are the question's own fault; EndpointStop
 where the endpoint is at fault.
 """
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.envs.tools import without_return
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
+from apprentice.envs.tools import tools_text, without_return
+from apprentice.envs.wire.session import SessionLost
+from apprentice.tasks.artifacts.types import COUNTED
 from apprentice.tasks.episodes.record import Journal, Message, Record
 from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherUnavailable
+from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
+
+
+class Attempt:
+    """A teacher's attempt at an episode: what it spent, and where it failed.
+
+    Attributes:
+        failed_at: The boundary at which it failed, as in `Record`; empty if it did not.
+        refusal: Of a question that the endpoint refused, whether the refusal says that it is the question's; else None.
+    """
+
+    def __init__(self) -> None:
+        self.spent = Spent()
+        self.failed_at = self.cause = ""
+        self.refusal: bool | None = None
+
+    @contextmanager
+    def noting_failures(self) -> Iterator[None]:
+        """Notes a failure of the block in place of raising it."""
+        try:
+            yield
+        except (TeacherFailed, TeacherUnavailable, SessionLost) as failed:
+            self.failed_at, self.cause = "teacher's endpoint", str(failed)
+            if isinstance(failed, TeacherRefused):
+                self.refusal = failed.is_understood
+            elif not isinstance(failed, TeacherUnavailable):
+                self.failed_at = "teacher" if isinstance(failed, TeacherFailed) else "environment"
+
+    def record(self, teacher: Teacher, environment: EnvironmentSpec, player: Player, **of_episode: Any) -> Record:
+        """The episode with what the attempt spent and where it failed."""
+        return Record(
+            environment=environment.played_by(player),
+            tools=tools_text(player.tools),
+            takes_text=player.takes_text,
+            failed_at=self.failed_at,
+            cause=self.cause,
+            asked_again="; ".join(self.spent.asked_again),
+            noted="; ".join([*self.spent.noted, *teacher.changes]),
+            **{name: getattr(self.spent, name) for name in ("attempts", *COUNTED)},
+            **of_episode,
+        )
 
 
 class Held(NamedTuple):
@@ -26,6 +73,26 @@ class RefusedEpisodes:
     def __init__(self, journal: Journal):
         self._journal = journal
         self._held: dict[int, Held] = {}
+
+    @contextmanager
+    def asking(self, teacher: Teacher, so_far: Callable[[], str], forget: Callable[[], None]) -> Iterator[None]:
+        """Settles what a teacher refused when the block ends, says what it cost and closes it.
+
+        Args:
+            so_far: What is kept, for a stop of the endpoint.
+            forget: Called at such a stop.
+        """
+        try:
+            if known := self.answered_before():
+                teacher.recall(*known)
+            yield
+            self.settle(teacher)
+        except EndpointStop as stop:
+            forget()
+            raise EndpointStop(f"{stop.cause.removesuffix('.')}. {so_far()}", stop.remedy) from stop
+        finally:
+            teacher.say_what_it_cost()
+            teacher.close()
 
     def hold(self, number: int, record: Record, is_understood: bool) -> None:
         self._held[number] = Held(record, is_understood)

@@ -22,7 +22,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
 from apprentice.tasks.players.budget import Budget, usage_of
-from apprentice.tasks.players.dialect import Completion, as_given, dialect_of, once_each, read_key
+from apprentice.tasks.players.dialect import Completion, as_given, dialect_of, once_each, place_of_key, read_key
 from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, RefusedRequest, Unanswered, retrying
 from apprentice.tasks.players.teacher_thoughts import TOO_LONG, asked_to_think, is_too_long, with_its_thought
 from apprentice.tasks.reporting import announce
@@ -77,7 +77,7 @@ class Teacher:
         self._client = endpoint_client(self._key, base_url, spec.timeout, spec.max_tokens, headers)
         self._spec = spec
         self._asks = asks
-        self._budget = budget
+        self.budget = budget
         self._answered = monotonic()
         self._answered_once = False
         self._known: dict[str, Any] | None = None
@@ -109,7 +109,9 @@ class Teacher:
         self.total = Spent()
 
     def close(self) -> None:
+        """Closes the budget as well."""
         wait_for(self._client.close())
+        self.budget.close()
 
     def say_what_it_cost(self) -> None:
         """Says the requests of a model, its tokens and their cost; nothing of a script."""
@@ -117,7 +119,7 @@ class Teacher:
             return
         total, cap = self.total, self._spec.budget_usd
         of = f" of {cap:g} USD" if cap else " USD"
-        booked = f"{self._budget.spent:.4f}{of} booked, " if self._spec.prices else ""
+        booked = f"{self.budget.spent:.4f}{of} booked, " if self._spec.prices else ""
         announce.say(
             f"{self._spec.called}: {booked}{total.attempts:,} requests, {total.prompt_tokens:,} prompt tokens "
             f"({total.cached_tokens:,} cached), {total.completion_tokens:,} completion tokens "
@@ -282,7 +284,7 @@ class Teacher:
             await self._requests.take()
         if self._tokens:
             await self._tokens.take(sent / 4 + self._spec.max_tokens)
-        async with self._budget.reserved(self._budget.cost(sent, self._spec.max_tokens)) as charge:
+        async with self.budget.reserved(self.budget.cost(sent, self._spec.max_tokens)) as charge:
             spent.attempts += 1
             self.total.attempts += 1
             try:
@@ -349,7 +351,7 @@ class Teacher:
         if usage.wrong:
             self._wrong_usage = self._wrong_usage or usage.wrong
             count("usage_corrected")
-        cost = self._budget.cost(usage.prompt, usage.completion, usage.cached, usage.cache_write)
+        cost = self.budget.cost(usage.prompt, usage.completion, usage.cached, usage.cache_write)
         for each in (spent, self.total):
             each.prompt_tokens += usage.prompt
             each.completion_tokens += usage.completion
@@ -372,12 +374,9 @@ class Teacher:
                 f"Run again in {in_words(refused.ends_in)}, or raise the account's limit.",
             )
         if refused.kind == "account" and refused.status in (401, 403, 407):
-            key = (
-                f"the Prefect Secret block {self._spec.key_block}" if self._spec.key_block else self._spec.key_variable
-            )
             raise EndpointStop(
                 f"{endpoint} refused the request with status {refused.status}: {detail}",
-                f"Check the key ({key}), teacher.model and teacher.base_url, and run again.",
+                f"Check the key ({place_of_key(self._spec)}), teacher.model and teacher.base_url, and run again.",
             )
         if refused.kind == "account":
             raise EndpointStop(
