@@ -237,11 +237,9 @@ def _cut(record: EvaluatedEpisode, max_new_tokens: int) -> bool:
 
 def _lacks_form(record: EvaluatedEpisode, tools: Schemas) -> bool:
     """Whether the first turn is no valid call, nor a text that the environment has scored."""
-    return bool(problems(_first(record), tools)) and not (record.last_text and record.turns == 1)
-
-
-def _first(record: EvaluatedEpisode) -> Message:
-    return next((each for each in record.messages if each["role"] == "assistant"), {"role": "assistant", "content": ""})
+    nothing = {"role": "assistant", "content": ""}
+    first = next((each for each in record.messages if each["role"] == "assistant"), nothing)
+    return bool(problems(first, tools)) and not (record.last_text and record.turns == 1)
 
 
 def _calls(record: EvaluatedEpisode) -> list[Call]:

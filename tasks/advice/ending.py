@@ -11,7 +11,7 @@ from apprentice.tasks.advice.behaviour import Behaviour, nothing_known
 from apprentice.tasks.advice.causes import Finding, causes
 from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.remedies import Remedy, gentler
-from apprentice.tasks.analysis.comparison import named
+from apprentice.tasks.analysis.comparison import NAMES, named
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.judgement.contents import (
     Comparison,
@@ -55,19 +55,9 @@ def floor_of(spec: GateSpec, verdict: VerdictContents) -> tuple[float, str]:
     return verdict.teacher.accuracy / 2, f"half of the teacher's {verdict.teacher.accuracy:.1%}"
 
 
-BASELINES: dict[str, str] = {ModelName.CHAMPION: "the champion", ModelName.BASE: "the untrained student"}
-NO_CHAMPION = "there was no champion"
-
-
 def baseline_of(decision: GateDecision) -> str:
     """The model that the challenger was compared with."""
-    return BASELINES.get(decision.rival, "the model that it began from")
-
-
-def rival_of(decision: GateDecision) -> str:
-    """The same, and whether it was the champion."""
-    champion = decision.rival == ModelName.CHAMPION
-    return baseline_of(decision) if champion else f"{baseline_of(decision)}; {NO_CHAMPION}"
+    return NAMES.get(decision.rival, "the model that it began from")
 
 
 def as_markdown(decision: GateDecision) -> str:
@@ -87,7 +77,8 @@ def as_markdown(decision: GateDecision) -> str:
         for rule in decision.rules
     ]
     outcome = "Promoted" if decision.promoted else "Not promoted"
-    return f"**{outcome}**, compared with {rival_of(decision)}.\n\n{markdown_table(rows)}"
+    champion = "" if decision.rival == ModelName.CHAMPION else "; there was no champion"
+    return f"**{outcome}**, compared with {baseline_of(decision)}{champion}.\n\n{markdown_table(rows)}"
 
 
 State = Literal["promoted", "not promoted", "stopped early"]
@@ -291,12 +282,8 @@ def _better(decision: GateDecision) -> str:
         return "It could not be compared: no question was new to both models."
     low, high = found.ci
     by = f"{points(found.delta)} {metric} ({points(low)} to {points(high)})"
-    baseline = baseline_of(decision)
-    if low > 0:
-        return f"It is better than {baseline}: {by}."
-    if high < 0:
-        return f"It is worse than {baseline}: {by}."
-    return f"It is not shown to be better than {baseline}: {by}."
+    how = "better" if low > 0 else "worse" if high < 0 else "not shown to be better"
+    return f"It is {how} than {baseline_of(decision)}: {by}."
 
 
 def _paid(verdict: VerdictContents) -> str:
@@ -305,14 +292,8 @@ def _paid(verdict: VerdictContents) -> str:
         return ""
     low, high = found.ci
     by = f"{points(found.delta)} over {named(found.from_)} ({points(low)} to {points(high)})"
-    what = named(found.to)
-    return (
-        f"{what} paid: {by}."
-        if low > 0
-        else f"{what} made it worse: {by}."
-        if high < 0
-        else f"{what} did not pay: {by}."
-    )
+    how = "paid" if low > 0 else "made it worse" if high < 0 else "did not pay"
+    return f"{named(found.to)} {how}: {by}."
 
 
 SAID = (RuleId.FLOOR, RuleId.MARGIN, RuleId.INTERVAL, RuleId.EXACT_TEST)

@@ -3,7 +3,7 @@
 In: the recipe as a run records it. Out: `Remedy`. Without a recipe a remedy has the field and no value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,37 +75,35 @@ def exactly(recipe: Recorded) -> Remedy:
 
 
 def more(recipe: Recorded, name: str, factor: int, costs: str = "") -> Remedy:
-    now = value_of(recipe, name)
     costs = costs or f"{factor} times the time of {name.partition('.')[0]}"
-    if not isinstance(now, int | float):
-        return Remedy(name, f"{factor} times as many", None, costs)
-    return Remedy(name, f"{now * factor:g} ({now:g} now)", now * factor, costs)
+    return _changed(recipe, name, lambda now: now * factor, "g", f"{factor} times as many", costs)
 
 
 def fewer(recipe: Recorded, name: str) -> Remedy:
-    now = value_of(recipe, name)
-    if not isinstance(now, int | float):
-        return Remedy(name, "half", None, "nothing")
-    half = max(int(now) // FACTOR, 1)
-    return Remedy(name, f"{half:g} ({now:g} now)", half, "nothing")
+    return _changed(recipe, name, lambda now: max(int(now) // FACTOR, 1), "g", "half")
 
 
 def gentler(recipe: Recorded, name: str, by: int = GENTLER) -> Remedy:
     """A learning rate, divided."""
-    now = value_of(recipe, name)
-    if not isinstance(now, int | float):
-        return Remedy(name, "a third" if by == GENTLER else "a thirtieth", None, "nothing")
-    value = float(f"{now / by:.1e}")
-    return Remedy(name, f"{value:.1e} ({now:.1e} now)", value, "nothing")
+    words = "a third" if by == GENTLER else "a thirtieth"
+    return _changed(recipe, name, lambda now: float(f"{now / by:.1e}"), ".1e", words)
 
 
 def faster(recipe: Recorded) -> Remedy:
     """SFT's learning rate ten times as high, and at least what students of its kind learn with."""
-    now, usual = value_of(recipe, "sft.learning_rate"), USUAL_BUILT if builds(recipe) else USUAL_PRETRAINED
+    usual, words = USUAL_BUILT if builds(recipe) else USUAL_PRETRAINED, f"{FASTER} times as much"
+    return _changed(recipe, "sft.learning_rate", lambda now: float(f"{max(now * FASTER, usual):.1e}"), ".1e", words)
+
+
+def _changed(
+    recipe: Recorded, name: str, change: Callable[[float], float], form: str, words: str, costs: str = "nothing"
+) -> Remedy:
+    """A number as `change` makes it of the present one, in this format; in words where that one is not known."""
+    now = value_of(recipe, name)
     if not isinstance(now, int | float):
-        return Remedy("sft.learning_rate", f"{FASTER} times as much", None, "nothing")
-    value = float(f"{max(now * FASTER, usual):.1e}")
-    return Remedy("sft.learning_rate", f"{value:.1e} ({now:.1e} now)", value, "nothing")
+        return Remedy(name, words, None, costs)
+    value = change(now)
+    return Remedy(name, f"{value:{form}} ({now:{form}} now)", value, costs)
 
 
 def larger_groups(recipe: Recorded) -> Remedy:
