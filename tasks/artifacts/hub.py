@@ -119,14 +119,6 @@ class HubRepositories:
         artifact = artifact_of(kind, repository, record.revision, record, key)
         return Published(artifact, commit, record, tag)
 
-    def artifact_at_tag(self, kind: type[Artifact], tag: str) -> Published | None:
-        """As `at_tag`; None where the tag, which anybody with the right to write may set, is on something else."""
-        try:
-            return self.at_tag(kind, tag)
-        except BadRecord as bad:
-            announce.warn(f"The tag {tag} is passed over. {str(bad).partition(chr(10))[0]}")
-            return None
-
     def tags(self, kind: type[Artifact]) -> list[str]:
         """The names of all tags; none where there is no repository."""
         from huggingface_hub.errors import RepositoryNotFoundError
@@ -247,9 +239,14 @@ class HubStore(LocalStore):
         return {published.tag: published.artifact.revision for published in self.published(kind, prefix)}
 
     def published(self, kind: type[Artifact], prefix: str = "") -> Iterator[Published]:
-        """Yields what the Hub's tags that begin with `prefix` point to, by the tags' names."""
-        found = (self._hub.artifact_at_tag(kind, tag) for tag in sorted(self._tags(kind)) if tag.startswith(prefix))
-        yield from filter(None, found)
+        """Yields what the Hub's tags that begin with `prefix` point to, by the tags' names. A tag is passed over where
+        it is on something else: anybody with the right to write may set it."""
+        for tag in sorted(tag for tag in self._tags(kind) if tag.startswith(prefix)):
+            try:
+                if published := self._hub.at_tag(kind, tag):
+                    yield published
+            except BadRecord as bad:
+                announce.warn(f"The tag {tag} is passed over. {bad.cause}")
 
     def _tags(self, kind: type[Artifact]) -> list[str]:
         return self._connection.or_without(lambda: self._hub.tags(kind), list[str])

@@ -8,7 +8,6 @@ artifact. Outside of a flow run the same is called directly, and Prefect is not 
 Imports transformers before threads do: of two that import it at once, one may find it partially initialised.
 """
 
-import importlib
 import inspect
 import json
 import shutil
@@ -22,6 +21,7 @@ from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.metadata import version as installed
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
@@ -128,7 +128,7 @@ class Stage(Generic[P, A]):
 
     def __reduce__(self):
         """Pickles the stage by module and name; pickle would otherwise confuse it with its body of the same name."""
-        return _stage_at, (self.body.__module__, self.name)
+        return resolve_name, (f"{self.body.__module__}:{self.name}",)
 
     def __call__(self, run: RunContext, *args: P.args, **kwargs: P.kwargs) -> A:
         key = self.key(args, kwargs)
@@ -322,10 +322,6 @@ def _is_temporary(error: Any) -> bool:
     announce.warn(f"The {failure.boundary} failed ({type(error).__name__}); trying again.")
     count("retries")
     return True
-
-
-def _stage_at(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
 
 
 @cache
