@@ -80,7 +80,8 @@ class Probed(NamedTuple):
         return {"rungs": levels, "chosen": self.chosen, "says": says, "stopped": self.stopped}
 
     def _says(self, found: Difficulty, called: str) -> str:
-        judged = f"{assessment(found)} {advice_on_groups(found, self.trains_with)}".rstrip()
+        groups = advice_on_groups(found, self.trains_with.num_generations, self.trains_with.reward)
+        judged = f"{assessment(found)} {groups}".rstrip()
         if len(self.levels) == 1:
             return judged
         which = f"rung {self.chosen + 1} of {len(self.levels)} ({code(called)}), whose rate is nearest to half"

@@ -48,43 +48,39 @@ class Habits(NamedTuple):
 
 
 class Behaviour(NamedTuple):
-    """Shares of a model's episodes. They overlap: an episode may have an invented value and break off."""
+    """Shares of a model's episodes; by default nothing is known of them. They overlap: an episode may have an invented
+    value and break off."""
 
     episodes: int
-    right: float
-    no_first_call: float
+    right: float = 0.0
+    no_first_call: float = 0.0
     """The first turn has no valid call."""
-    broke_off: float
+    broke_off: float = 0.0
     """A turn without a call after one or more with a valid call."""
-    broke_off_after: str
+    broke_off_after: str = ""
     """The last call of most of these; empty without any."""
-    missing: str
+    missing: str = ""
     """What the teacher calls then; empty where it ends there, too."""
-    cut: float
+    cut: float = 0.0
     """The last turn reached the limit of tokens."""
-    invented: float
+    invented: float = 0.0
     """A value that the teacher copies, and that the model has read nowhere."""
-    invented_in: str
+    invented_in: str = ""
     """The argument of most of these, such as "refund.order"."""
-    misplaced: float
+    misplaced: float = 0.0
     """A value that the model has read, but not where the teacher takes it from: of another turn."""
-    misplaced_in: str
-    taken_from: str
+    misplaced_in: str = ""
+    taken_from: str = ""
     """The place where the teacher finds what stands in `misplaced_in`."""
-    ill_chosen: float
+    ill_chosen: float = 0.0
     """A wrong end whose last call takes each value from where the teacher takes it, and so the wrong one there."""
-    constant: float
+    constant: float = 0.0
     """The most frequent last call."""
-    constant_call: str
-    paid_for_stopping: float | None
+    constant_call: str = ""
+    paid_for_stopping: float | None = None
     """The mean reward of the episodes that broke off; None without any."""
-    paid_for_wrong: float | None
+    paid_for_wrong: float | None = None
     """The mean reward of those that came to a wrong end; None without any."""
-
-
-def nothing_known(episodes: int) -> Behaviour:
-    """Of so many episodes, none of which shows anything."""
-    return Behaviour(episodes, 0.0, 0.0, 0.0, "", "", 0.0, 0.0, "", 0.0, "", "", 0.0, 0.0, "", None, None)
 
 
 def habits_of(kept: Path) -> Habits | None:

@@ -7,7 +7,7 @@ figures that the verdict and the decision hold; the held-out questions decide, t
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from apprentice.tasks.advice.behaviour import Behaviour, nothing_known
+from apprentice.tasks.advice.behaviour import Behaviour
 from apprentice.tasks.advice.causes import Finding, causes
 from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.remedies import Remedy, gentler
@@ -210,7 +210,7 @@ def evidence_in(verdict: VerdictContents, decision: GateDecision, recipe: Mappin
 
 def _rates_alone(model: Rates) -> Behaviour:
     """What a model's rates say of its behaviour: its accuracy, and how many of its episodes have a fault."""
-    return nothing_known(model.n)._replace(right=model.accuracy, no_first_call=1.0 - model.format_compliance)
+    return Behaviour(model.n, right=model.accuracy, no_first_call=1.0 - model.format_compliance)
 
 
 def state_of(verdict: VerdictContents, decision: GateDecision) -> State:

@@ -208,8 +208,10 @@ def check_broken(broken: int, of: int, max_failed: float, last: str) -> None:
 
 
 def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[EvaluatedEpisode]], str]:
-    """The episodes of each model without the questions that failed for all models, and a note for the report."""
-    left_out = broken_for_all(episodes.values())
+    """The episodes of each model without the questions on which the environment failed in every sample of every
+    model, and a note for the report."""
+    broken = by_question(itertools.chain(*episodes.values()), lambda record: bool(record.broken))
+    left_out = {place for place, of_question in broken.items() if all(of_question)}
     kept = {
         name: [record for record in records if record.place - record.sample not in left_out]
         for name, records in episodes.items()
@@ -223,12 +225,6 @@ def scored(episodes: dict[str, list[EvaluatedEpisode]]) -> tuple[dict[str, list[
         f"Questions on which it failed for every model are left out ({len(left_out)}); any other such episode counts "
         "as not right."
     )
-
-
-def broken_for_all(models: Iterable[list[EvaluatedEpisode]]) -> set[int]:
-    """Questions, by the place of their first sample, on which the environment failed in every sample of every model."""
-    broken = by_question(itertools.chain(*models), lambda record: bool(record.broken))
-    return {place for place, of_question in broken.items() if all(of_question)}
 
 
 LABELS: dict[str, str] = {ModelName.CONTROL: "SFT to its best"}

@@ -9,7 +9,7 @@ signals.
 
 from collections.abc import Iterable, Sequence
 from math import isclose
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.analysis.comparison import Interval, by_question, evaluated_interval, percent
@@ -116,28 +116,19 @@ def dead_share(accuracy: float, generations: int) -> float:
     return accuracy**generations + (1.0 - accuracy) ** generations
 
 
-class Groups(Protocol):
-    """What of an online training's section decides what a group teaches, such as GRPO's."""
-
-    @property
-    def num_generations(self) -> int: ...
-    @property
-    def reward(self) -> str: ...
-
-
-def advice_on_groups(found: Difficulty, groups: Groups) -> str:
+def advice_on_groups(found: Difficulty, generations: int, reward: str) -> str:
     """A sentence on the group size where half of the groups or more would teach nothing; empty otherwise.
 
     With partial credit, wrong answers of a group differ too, and the accuracy does not show it.
     """
-    all_or_nothing = groups.reward == "exact" or isclose(found.mean_score, found.accuracy, abs_tol=ROUNDING)
-    expected = dead_share(found.accuracy, groups.num_generations)
+    all_or_nothing = reward == "exact" or isclose(found.mean_score, found.accuracy, abs_tol=ROUNDING)
+    expected = dead_share(found.accuracy, generations)
     if found.reading != "right" or not all_or_nothing or expected < DEAD:
         return ""
-    larger = (groups.num_generations * factor for factor in (2, 4))
+    larger = (generations * factor for factor in (2, 4))
     others = ", ".join(f"{dead_share(found.accuracy, size):.0%} of {size}" for size in larger)
     return (
-        f"At this rate at least {expected:.0%} of the groups of {groups.num_generations} completions have equal "
+        f"At this rate at least {expected:.0%} of the groups of {generations} completions have equal "
         f"rewards and teach nothing ({others}): raise grpo.num_generations, or have further questions asked in their "
         "place (grpo.oversample)."
     )

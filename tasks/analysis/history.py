@@ -209,7 +209,7 @@ class PastRound(NamedTuple):
 
     def row(self) -> dict[str, str]:
         judged, kept = self.judged, self._trained_on()
-        bought = _bought(kept)
+        bought, folder = _bought(kept), self.node.fetch()
         return {
             "round": str(self.number),
             "champion's accuracy": percent(judged.accuracy, evaluated_interval(judged)),
@@ -220,13 +220,9 @@ class PastRound(NamedTuple):
             "tokens": f"{bought.get('prompt_tokens', 0) + bought.get('completion_tokens', 0):,}",
             "USD": f"{bought.get('cost_usd', 0.0):.4f}",
             "rung": _level(self.recipe),
-            "why not": " ".join(self._reasons()),
+            "why not": " ".join(read_decision(folder).reasons) if folder else "",
             "model": self.release.revision[:12],
         }
-
-    def _reasons(self) -> list[str]:
-        folder = self.node.fetch()
-        return read_decision(folder).reasons if folder else []
 
     def _trained_on(self) -> Node | None:
         """The kept rollouts of this round's own SFT, not those of the champion that it began from."""

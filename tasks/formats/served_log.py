@@ -59,11 +59,9 @@ def conversations(rows: Iterable[R]) -> Iterator[R]:
         rows: Each with its place, then its data.
     """
     rows = iter(rows)
-    first = next(rows, None)
-    if first is None:
-        return
-    if not is_header(first[1]):
-        yield from itertools.chain([first], rows)
+    first = list(itertools.islice(rows, 1))
+    if not any(is_header(data) for _, data in first):
+        yield from itertools.chain(first, rows)
         return
     logged = [row for row in rows if not is_header(row[1])]
     said = [_said(data) for _, data in logged]

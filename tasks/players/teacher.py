@@ -412,21 +412,13 @@ class Teacher:
             cause = f"status {error.status}: {cause}"
         if monotonic() - self._answered < self._spec.patience:
             raise TeacherUnavailable(f"{cause} for {patience}")
+        how, remedy = "not answered", "Run again when it is back"
         if isinstance(error, Unanswered) and error.timed_out:
-            raise EndpointStop(
-                f"{endpoint} has not answered for {patience} ({cause}).",
-                "Raise teacher.timeout if its answers take longer, then run again: finished episodes are kept.",
-            )
-        if isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
-            raise EndpointStop(
-                f"{endpoint} has given no answer for {patience} ({cause}).",
-                "Check that teacher.base_url is an OpenAI-compatible API, such as https://host/v1, then run again: "
-                "finished episodes are kept.",
-            )
-        raise EndpointStop(
-            f"{endpoint} has not answered for {patience} ({cause}).",
-            "Run again when it is back: finished episodes are kept.",
-        )
+            remedy = "Raise teacher.timeout if its answers take longer, then run again"
+        elif isinstance(error, Unanswered) and error.was_sent and not self._answered_once:
+            how = "given no answer"
+            remedy = "Check that teacher.base_url is an OpenAI-compatible API, such as https://host/v1, then run again"
+        raise EndpointStop(f"{endpoint} has {how} for {patience} ({cause}).", f"{remedy}: finished episodes are kept.")
 
     def _shown(self, text: str) -> str:
         for secret in (self._key, *self._spec.headers.values()):

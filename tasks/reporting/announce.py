@@ -24,7 +24,7 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
-from apprentice.envs.wire.server import EnvironmentServer, outage_listeners, without_secrets
+from apprentice.envs.wire.server import outage_listeners, without_secrets
 from apprentice.tasks.reporting.progress import Bars, note
 
 if TYPE_CHECKING:
@@ -388,11 +388,9 @@ def duration_text(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def _outage(what: str, server: EnvironmentServer) -> None:
-    event(f"outage.{what}", f"environment.{server.url}", {"space": server.space})
-
-
-outage_listeners.append(_outage)
+outage_listeners.append(
+    lambda what, server: event(f"outage.{what}", f"environment.{server.url}", {"space": server.space})
+)
 
 
 class StageRun(NamedTuple):

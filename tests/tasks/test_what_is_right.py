@@ -204,7 +204,7 @@ def test_a_teacher_whose_best_is_a_sum_below_1_is_not_beaten_by_a_whole_one():
 
 def test_all_or_nothing_is_seen_although_the_mean_is_rounded():
     found = Difficulty(40, 0.85, (0.7, 0.93), 1.0, 0.85 - 1e-16, "right", [])
-    assert "have equal rewards" in advice_on_groups(found, GrpoSpec(num_generations=2, reward="score", batch_size=2))
+    assert "have equal rewards" in advice_on_groups(found, 2, "score")
 
 
 def test_imported_rows_are_counted_as_right_by_the_same_rule(tmp_path: Path):

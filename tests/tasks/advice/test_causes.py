@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.advice import ending as endings
-from apprentice.tasks.advice.behaviour import Habits, nothing_known
+from apprentice.tasks.advice.behaviour import Behaviour, Habits
 from apprentice.tasks.advice.causes import TABLE, Cause, causes
 from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.learning import Learning
@@ -29,7 +29,7 @@ BARELY = Learning(5.0, 4.9, 4.8, 4.8, 0.1, None)
 AT_REST = Learning(5.0, 1.0, 0.99, 0.99, 0.7, None)
 ROSE = Learning(5.0, 1.0, 6.0, 0.9, 0.1, None)
 HABITS = Habits(90, 3.0, {"find": "list"}, {("refund", "order"): "list"}, 0.05)
-NOTHING = nothing_known(100)
+NOTHING = Behaviour(100)
 DESK_STOPS = {
     "start": NOTHING._replace(broke_off=0.34, broke_off_after="list", right=0.3, paid_for_wrong=0.0),
     "end": NOTHING._replace(

@@ -17,7 +17,6 @@ from apprentice.tasks.analysis.difficulty import (
     rows_of,
 )
 from apprentice.tasks.artifacts.types import Evaluation
-from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.evaluations import episode
 
 
@@ -76,16 +75,16 @@ def test_what_to_do_follows_from_what_is_missing():
 def test_groups_that_are_too_small_for_the_rate_are_told_with_what_larger_ones_would_do():
     """Two completions are equal with 0.85² + 0.15²."""
     assert dead_share(0.85, 2) == pytest.approx(0.745)
-    found = advice_on_groups(difficulty(played(85, n=100)), GrpoSpec(num_generations=2))
+    found = advice_on_groups(difficulty(played(85, n=100)), 2, "score")
     assert "at least 74% of the groups of 2" in found
     assert "(52% of 4, 27% of 8)" in found
-    assert advice_on_groups(difficulty(played(85, n=100)), GrpoSpec(num_generations=8, batch_size=2)) == ""
+    assert advice_on_groups(difficulty(played(85, n=100)), 8, "score") == ""
 
 
 def test_nothing_is_said_of_groups_where_partial_credit_tells_wrong_answers_apart():
     found = difficulty(played(85, n=100, score=0.9))
-    assert advice_on_groups(found, GrpoSpec()) == ""
-    assert advice_on_groups(found, GrpoSpec(reward="exact")) != ""
+    assert advice_on_groups(found, 2, "score") == ""
+    assert advice_on_groups(found, 2, "exact") != ""
 
 
 @pytest.mark.parametrize(
