@@ -6,7 +6,6 @@ artifact is, and its whole name. A key says neither project nor kind, so every r
 
 import difflib
 import glob
-import hashlib
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -128,13 +127,13 @@ def _downloaded(store: HubStore, artifact: Artifact, name: str, sha256: str) -> 
             where = {"repo_type": artifact.repo_type, "revision": tag, "local_dir": folder}
             download = partial(hf_hub_download, artifact.repository, name, **where)
             try:
-                got = Path(ask(download, store.namespace, PATIENCE)).read_bytes()
+                file = Path(ask(download, store.namespace, PATIENCE))
             except LocalEntryNotFoundError:  # the client's word for a Hub that is away
                 raise
             except (EntryNotFoundError, RevisionNotFoundError):
                 continue
-        if hashlib.sha256(got).hexdigest() == sha256:
-            return got
+            if sha256_of(file) == sha256:
+                return file.read_bytes()
     raise Stop(f"{name} of {artifact.repository} is not what its record says.", "Somebody changed it on the Hub.")
 
 

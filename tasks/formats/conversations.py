@@ -258,10 +258,11 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
         read = Trajectory.model_validate(row)
         messages = [message for step in read.steps for message in step.messages()]
         tools = read.agent.get("tool_definitions")
-        return {"messages": messages, "tools": tools, **_named(read.extra), **_rollout(read.extra)}
+        return {"messages": messages, "tools": tools, **_some(read.extra, "seed", "reward"), **_rollout(read.extra)}
     if "episode_id" in row and "tool_trace" in row:
         task, extra = row.get("task"), row.get("extra") or {}
-        named = _named(task if isinstance(task, dict) else {"seed": task} if isinstance(task, int) else {})
+        task = task if isinstance(task, dict) else {"seed": task} if isinstance(task, int) else {}
+        named = _some(task, "seed", "reward")
         return {"messages": row.get("messages"), "reward": row.get("reward"), **named, **_rollout(extra)}
     if isinstance(traces := row.get("traces"), list) and "env" in row:
         if len(traces) != 1:
@@ -272,13 +273,8 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
     if is_waiting(row):
         right = verdict_of(row)
         judged = {"reward": None if right is None else float(right), "waits": True}
-        return judged | {name: row.get(name) for name in ("messages", "tools")} | _environment(row)
-    given = {name: row[name] for name in ("tools", "reward", "seed") if name in row} | _rollout(row)
-    return given | {"messages": _messages_of(row)}
-
-
-def _environment(row: dict[str, Any]) -> dict[str, Any]:
-    return {"environment": row["environment"]} if "environment" in row else {}
+        return judged | {name: row.get(name) for name in ("messages", "tools")} | _some(row, "environment")
+    return _some(row, "tools", "reward", "seed") | _rollout(row) | {"messages": _messages_of(row)}
 
 
 def _messages_of(row: dict[str, Any]) -> Any:
@@ -294,8 +290,8 @@ def _messages_of(row: dict[str, Any]) -> Any:
     raise NotAConversation("messages", f"no such column; the row has {', '.join(row) or 'none'}")
 
 
-def _named(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("seed", "reward") if name in given}
+def _some(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
 
 
 def _rollout(given: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +301,7 @@ def _rollout(given: dict[str, Any]) -> dict[str, Any]:
         return {}
     read = {"messages", "tools", "seed", "reward", "environment"}
     about = {name: value for name, value in own.items() if name in Record.model_fields and name not in read}
-    return {name: own[name] for name in read - {"messages"} if name in own} | {"about": about}
+    return _some(own, *read - {"messages"}) | {"about": about}
 
 
 def _of_inspect(sample: dict[str, Any]) -> dict[str, Any]:

@@ -23,20 +23,11 @@ class Stop(Exception):
 
     def __init__(self, cause: str, remedy: str):
         super().__init__(f"{cause}\n→ {remedy}")
+        self.cause, self.remedy = cause, remedy
 
     def _render_traceback_(self) -> list[str]:
         """What IPython and Jupyter show in place of the traceback."""
         return [f"{type(self).__name__}: {self}"]
-
-    @property
-    def cause(self) -> str:
-        """What went wrong."""
-        return str(self).partition("\n→ ")[0]
-
-    @property
-    def remedy(self) -> str:
-        """What the user can do about it."""
-        return str(self).partition("\n→ ")[2]
 
     def __reduce__(self):
         return Stop, (self.cause, self.remedy)

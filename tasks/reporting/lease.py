@@ -236,17 +236,10 @@ def held(
         busy: Called once if another process has it and runs; may raise instead of waiting.
         say: Called with a sentence if another process has it and shows no heartbeat.
     """
-    is_reported = False
-
-    def tell() -> None:
-        nonlocal is_reported
-        if not is_reported:
-            is_reported = True
-            busy()
-
+    once = cache(busy)
     with path.open("w") as lock:
-        _flock(lock, tell)
-        lease = _lease(path.with_name(f"{path.name}.lease"), tell, say)
+        _flock(lock, once)
+        lease = _lease(path.with_name(f"{path.name}.lease"), once, say)
         try:
             with lease:
                 yield lease

@@ -8,7 +8,9 @@ import os
 import pwd
 import stat
 import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from apprentice.tasks.reporting.errors import Stop
 
@@ -63,7 +65,7 @@ def denied(error: OSError) -> Stop | None:
         return Stop(cause, f"Give yourself the right: chmod -R u+rwX {store}")
     return Stop(
         cause,
-        f"To share it, let {_user(owner)} run: chgrp -R GROUP {store} && chmod -R g+rwX {store} && find {store} "
+        f"To share it, let user {_name(owner)} run: chgrp -R GROUP {store} && chmod -R g+rwX {store} && find {store} "
         "-type d -exec chmod g+s {} +, with a GROUP of both, and let all of them set umask 002. Or use a store of your "
         "own: --set store.path=….",
     )
@@ -73,8 +75,8 @@ def whose(path: Path) -> str:
     """Return a clause that says whose a file or a folder is, and who this user is."""
     there = path.lstat()
     return (
-        f"{path} belongs to {_user(there.st_uid)} and the group {_group(there.st_gid)}, has the mode "
-        f"{stat.S_IMODE(there.st_mode):o}, and this is {_user(os.geteuid())}"
+        f"{path} belongs to user {_name(there.st_uid)} and the group {_name(there.st_gid, grp.getgrgid)}, has the mode "
+        f"{stat.S_IMODE(there.st_mode):o}, and this is user {_name(os.geteuid())}"
     )
 
 
@@ -92,15 +94,9 @@ def _blocking(path: Path) -> Path:
     return path if os.path.lexists(path) and not os.access(path, os.R_OK | os.W_OK) else path.parent
 
 
-def _user(number: int) -> str:
+def _name(number: int, entry_of: Callable[[int], Sequence[Any]] = pwd.getpwuid) -> str:
+    """The name of a user or of a group; its number where it has none."""
     try:
-        return f"user {pwd.getpwuid(number).pw_name}"
-    except KeyError:
-        return f"user {number}"
-
-
-def _group(number: int) -> str:
-    try:
-        return grp.getgrgid(number).gr_name
+        return entry_of(number)[0]
     except KeyError:
         return str(number)
