@@ -14,6 +14,8 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
 
+COLUMNS = ("budget of thought", "accuracy", "tokens an answer", "to no thought")
+
 
 def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[EvaluatedEpisode]) -> dict[str, Any]:
     """What report.json has: a row a budget, and that of the vote; empty where nothing was evaluated for it.
@@ -88,23 +90,14 @@ def shown_rows(thoughts: Mapping[str, Any]) -> list[dict[str, str]]:
         paired = each["difference"]
         low, high = paired["ci"] if paired else (0.0, 0.0)
         gain = f"{100 * paired['delta']:+.1f} pp ({100 * low:+.1f} to {100 * high:+.1f})" if paired else "–"
-        rows.append(
-            {
-                "budget of thought": f"{each['budget']:.0%}",
-                "accuracy": percent(each["accuracy"], each["ci"]),
-                "tokens an answer": f"{each['tokens']:.1f}",
-                "to no thought": gain,
-            }
-        )
+        rows.append((f"{each['budget']:.0%}", percent(each["accuracy"], each["ci"]), f"{each['tokens']:.1f}", gain))
     if swapped := thoughts.get(SWAPPED):
         stays = f"{percent(swapped['stays'], swapped['ci'])} of {swapped['n']} answers stay the same"
-        found = {"accuracy": f"{swapped['accuracy']:.1%}", "tokens an answer": "–", "to no thought": stays}
-        rows.append({"budget of thought": "another question's thought", **found})
+        rows.append(("another question's thought", f"{swapped['accuracy']:.1%}", "–", stays))
     if vote := thoughts.get("vote"):
-        voted = f"majority of {vote['samples']} samples"
-        found = {"accuracy": percent(vote["accuracy"], vote["ci"]), "tokens an answer": f"{vote['tokens']:.1f}"}
-        rows.append({"budget of thought": voted, **found, "to no thought": f"one sample: {vote['one']:.1%}"})
-    return rows
+        voted, accuracy = f"majority of {vote['samples']} samples", percent(vote["accuracy"], vote["ci"])
+        rows.append((voted, accuracy, f"{vote['tokens']:.1f}", f"one sample: {vote['one']:.1%}"))
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 def _thinks(record: EvaluatedEpisode) -> bool:

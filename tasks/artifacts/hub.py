@@ -338,12 +338,9 @@ class HubStore(LocalStore):
 
     def _send(self, artifact: A) -> A:
         kind = type(artifact)
-        found = self._hub.at_tag(kind, artifact.key, artifact.key)
-        if found is None:
+        while (found := self._hub.at_tag(kind, artifact.key, artifact.key)) is None:
             if self._hub.create_tag(kind, artifact.key, self._commit(artifact)):
                 return artifact
-            found = self._hub.at_tag(kind, artifact.key, artifact.key)
-            assert found is not None
         return found.artifact
 
     def _commit(self, artifact: Artifact) -> str:

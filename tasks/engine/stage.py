@@ -134,21 +134,18 @@ class Stage(Generic[P, A]):
         key = self.key(args, kwargs)
         title = self._titled(args, kwargs)
         found, made = self.find(run, *args, **kwargs), None
-        with counted() as looked:
+        with counted() as counts:  # of a dispatched stage the waiting times in this process
             if found is None:
                 run.look_ahead(self.name)
-        started = time.perf_counter()
-        if found is None and self.gpu and run.dispatch is not None:
-            with counted() as counts:  # waiting times in this process
-                location, attempts, remote = run.dispatch(self.name, title, self._bound(args, kwargs), key)
-            counts |= {name: counts.get(name, 0) + value for name, value in remote.items()}
-        else:
-            location, attempts = run.location, 1
-            with counted() as counts:
+            started, more = time.perf_counter(), {}
+            if found is None and self.gpu and run.dispatch is not None:
+                location, attempts, more = run.dispatch(self.name, title, self._bound(args, kwargs), key)
+            else:
+                location, attempts = run.location, 1
                 made = self._made(run, key, (args, kwargs), found)
-            if self.gpu and found is None:
-                counts["device_s"] = time.perf_counter() - started
-        counts |= {name: counts.get(name, 0) + value for name, value in looked.items()}
+                if self.gpu and found is None:
+                    more = {"device_s": time.perf_counter() - started}
+        counts |= {name: counts.get(name, 0) + value for name, value in more.items()}
         artifact = found or made or run.store.find(self.produces, key)
         assert artifact is not None
         seconds = time.perf_counter() - started

@@ -18,6 +18,8 @@ from apprentice.tasks.formats.trl_rows import row_writer
 Format = Literal["trl", "atif", "openenv"]
 ATIF = "ATIF-v1.5"
 """The first version whose agents have `tool_definitions`."""
+METRICS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
+"""The fields of a record that a trajectory's totals have."""
 
 
 def export(records: Iterable[Record], form: Format, folder: Path, project: str) -> tuple[int, int]:
@@ -49,13 +51,7 @@ def _atif(folder: Path, project: str) -> Callable[[int, Record], None]:
 
     def write(number: int, record: Record) -> None:
         steps = _steps(record.messages)
-        metrics = {
-            "total_prompt_tokens": record.prompt_tokens,
-            "total_completion_tokens": record.completion_tokens,
-            "total_cached_tokens": record.cached_tokens,
-            "total_cost_usd": record.cost_usd,
-            "total_steps": len(steps),
-        }
+        metrics = {f"total_{name}": getattr(record, name) for name in METRICS} | {"total_steps": len(steps)}
         tools = json.loads(record.tools)
         trajectory = {
             "schema_version": ATIF,

@@ -208,10 +208,7 @@ def as_record(episode: Episode, play: Play) -> EvaluatedEpisode:
     assert episode.reward is not None or episode.broken
     environment = episode.player
     return EvaluatedEpisode(
-        place=play.place,
-        seed=play.seed,
-        sample=play.sample,
-        question=episode.question,
+        **play._replace(question=episode.question)._asdict(),
         messages=with_arguments(episode.messages, as_text),
         turns=sum(message["role"] == "assistant" for message in episode.messages),
         reward=None if episode.broken else episode.reward,
