@@ -90,19 +90,16 @@ def why_dropped(episode: dict[str, Any], evaluation_texts: Set[str], thoughts: C
     turns = [message for message in episode["messages"] if message["role"] == "assistant"]
     for turn in turns:
         ends = turn is turns[-1] and bool(episode.get("takes_text") and last_text(turn, tools))
-        found = [] if ends else problems(turn, tools)
-        if found:
+        if found := [] if ends else problems(turn, tools):
             return found[0]
+        text = turn.get("content") or ""
         if thoughts is not None:
             if cause := thoughts(turn, tools):
                 return cause
-            if LEAKED.search(turn.get("content") or ""):
-                return "leaked reasoning text"
-            continue
-        leak = (
-            re.search(THOUGHTS, turn["content"], re.IGNORECASE) if ends else REASONING.search(turn.get("content") or "")
-        )
-        if leak or turn.get("reasoning_content"):
+            leak = LEAKED.search(text)
+        else:
+            leak = re.search(THOUGHTS, text, re.IGNORECASE) if ends else REASONING.search(text)
+        if leak or (thoughts is None and turn.get("reasoning_content")):
             return "leaked reasoning text"
     if same_text(episode["messages"][1]["content"]) in evaluation_texts:
         return "stands in the evaluation set"

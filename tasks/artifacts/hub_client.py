@@ -15,7 +15,7 @@ from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import seconds_left, stop_after_failing_for
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.failures import failure_of
+from apprentice.tasks.reporting.failures import causes_of, failure_of
 from apprentice.tasks.reporting.safe_text import one_line
 
 # Xet is a second way of moving files, with failures of its own: the one that is tested is the one that is used
@@ -165,10 +165,8 @@ def _refusals(namespace: str) -> Iterator[None]:
     except RepositoryNotFoundError:
         raise
     except Exception as error:
-        refused: BaseException | None = error  # an upload's is the cause of another one
-        while refused is not None and not (isinstance(refused, HfHubHTTPError) and refused.response is not None):
-            refused = refused.__cause__
-        if refused is None:
+        answers = (each for each in causes_of(error) if isinstance(each, HfHubHTTPError) and each.response is not None)
+        if (refused := next(answers, None)) is None:  # an upload's is the cause of another one
             raise
         status, said = refused.response.status_code, one_line(refused.server_message or "")
         reads = refused.response.request.method in ("GET", "HEAD")

@@ -9,7 +9,7 @@ import json
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 KEY_LENGTH = 20
 NAME = r"^\w[\w.-]*$"
@@ -223,17 +223,12 @@ class Evaluation(Artifact):
     accuracy: Share
     mean_score: Number
     cost_usd: Usd
-    questions: Count | None = None
-    """Of several samples each; None where each question has one."""
-    worth: Number | None = None
+    questions: Count | None = Field(default=None, exclude_if=lambda count: count is None)
+    """Of several samples each; None where each question has one: then the counts, which enter the revision, are those
+    of older code."""
+    worth: Number | None = Field(default=None, exclude_if=lambda number: number is None)
     """With several samples: to how many questions one answer each would be worth as much, see `worth` in
     tasks/analysis/comparison.py; None in evaluations of older code as well."""
-
-    @model_serializer(mode="wrap")
-    def _without_samples(self, dump: Any) -> dict[str, Any]:
-        """Where each question has one sample, the counts, which enter the revision, are those of older code."""
-        several = {"questions": self.questions, "worth": self.worth}
-        return {name: value for name, value in dump(self).items() if several.get(name, value) is not None}
 
     @property
     def figure(self) -> str:

@@ -35,7 +35,8 @@ class Failure(NamedTuple):
     is_one: Callable[[BaseException], bool]
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an exception and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -79,7 +80,7 @@ def _memory_ran_out(error: BaseException) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` or one of its causes is an out-of-memory error."""
-    return any(map(_memory_ran_out, _causes(error)))
+    return any(map(_memory_ran_out, causes_of(error)))
 
 
 TABLE = (
@@ -100,7 +101,7 @@ CODE = Failure("code", "person", lambda _: True)
 
 def failure_of(error: BaseException) -> Failure:
     """The row of the first among `error` and its causes that is in the table; `SETTINGS` for any other Stop."""
-    rows = (row for cause in _causes(error) for row in TABLE if row.is_one(cause))
+    rows = (row for cause in causes_of(error) for row in TABLE if row.is_one(cause))
     if found := next(rows, None):
         return found
     return SETTINGS if isinstance(error, Stop) else CODE
