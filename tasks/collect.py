@@ -30,7 +30,7 @@ from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.refused_episodes import Attempt, RefusedEpisodes
+from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.players.teacher_thoughts import letters_of_thought
 from apprentice.tasks.reporting import announce
@@ -256,7 +256,7 @@ class Collector:
 
 
 class CollectedEpisode(NamedTuple):
-    """An episode, the refusal of its question as in `Attempt`, and the number of the last request."""
+    """An episode, the refusal of its question as in `TeacherAttempt`, and the number of the last request."""
 
     record: Record
     refusal: bool | None
@@ -284,7 +284,7 @@ def play_one(
     instance: Player, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool = False
 ) -> CollectedEpisode:
     """Plays one teacher episode. A failure is recorded, with the boundary at which it happened, and not raised."""
-    instance, attempt = instance.part(seed), Attempt()
+    instance, attempt = instance.part(seed), TeacherAttempt()
     messages: list[dict[str, Any]] = []
     with attempt.noting_failures():
         episode = Episode(instance, seed)

@@ -21,7 +21,7 @@ from apprentice.tasks.episodes.episode import Message, last_text, problems, prom
 from apprentice.tasks.episodes.record import Journal, Record
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.refused_episodes import Attempt, RefusedEpisodes
+from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
 from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop
@@ -170,9 +170,9 @@ class Asker:
                 self._check(of, answer)
         return True
 
-    def _asked_once(self, client: Teacher, question: OpenQuestion, number: int) -> tuple[Record, Attempt]:
+    def _asked_once(self, client: Teacher, question: OpenQuestion, number: int) -> tuple[Record, TeacherAttempt]:
         """The teacher's answer as a record, and how it was asked."""
-        part, attempt = question.part, Attempt()
+        part, attempt = question.part, TeacherAttempt()
         messages = prompt(part, question.text)
         with attempt.noting_failures():
             turn = client.reply(messages, part.schemas, attempt.spent, None, part.takes_text)

@@ -331,9 +331,8 @@ def _advised(
     nearly_all = decision.promoted and not (verdict.stopped or lost) and verdict.models.last.accuracy >= NEARLY_ALL
     if nearly_all or not (below or unclear or (gain and gain.ci[0] <= 0)):
         return [], False
-    shown = causes(evidence)
     left: dict[str, Finding] = {}
-    for each in shown:
+    for each in causes(evidence):
         if each.remedy.name not in in_vain:
             left.setdefault(each.remedy.name, each)
     return [_advice(each.remedy, each.evidence, each.cause) for each in left.values()], not left

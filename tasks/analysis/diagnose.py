@@ -45,17 +45,17 @@ def read_curves(log: list[dict[str, Any]], beta: float, rules: RewardSignals = R
     dead = dead_groups(log)
     delta = mean(last) - mean(first)
     ci = welch_interval(first, last) if len(rewards) >= 2 * ENDS else None
-    judged = _judge(mean(first), ci, len(rewards), mean(dead[:ENDS]), mean(dead[-ENDS:]), beta, rules)
-    if judged[0] in OF_THE_REWARD and kinds_over_time(log):
-        judged = Diagnosis.FOLLOWS_THE_CURRICULUM, CHOSEN_BY_SUCCESS
-    diagnosis, advice = judged
+    dead_ends = mean(dead[:ENDS]), mean(dead[-ENDS:])
+    diagnosis, advice = _judge(mean(first), ci, len(rewards), *dead_ends, beta, rules)
+    if diagnosis in OF_THE_REWARD and kinds_over_time(log):
+        diagnosis, advice = Diagnosis.FOLLOWS_THE_CURRICULUM, CHOSEN_BY_SUCCESS
     return Curves(
         reward_initial=mean(first),
         reward_final=mean(last),
         delta=delta,
         ci=ci,
         logs=len(rewards),
-        dead_groups=mean(dead[-ENDS:]),
+        dead_groups=dead_ends[1],
         diagnosis=diagnosis,
         advice=advice,
     )

@@ -187,13 +187,9 @@ def side_by_side(episodes: Episodes) -> list[dict[str, Any]]:
     """Questions on which the models differ, with each model's answer; filled up with the first questions."""
     places = [record.place for record in next(iter(episodes.values())) if record.sample == 0]
     by_place = {name: {record.place: record for record in records} for name, records in episodes.items()}
-
-    def differ(place: int) -> bool:
-        return len({records[place].is_right for records in by_place.values()}) > 1
-
-    chosen = sorted(places, key=lambda place: (not differ(place), place))[:SAMPLES]
+    differ = {place for place in places if len({records[place].is_right for records in by_place.values()}) > 1}
     rows = []
-    for place in sorted(chosen):
+    for place in sorted(sorted(places, key=lambda place: (place not in differ, place))[:SAMPLES]):
         played = {name: records[place] for name, records in by_place.items()}
         first = next(iter(played.values()))
         correct = next((record.correct for record in played.values() if record.correct), "")

@@ -148,11 +148,9 @@ def readable(what: object) -> Iterator[None]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, SafetensorError) as error:
         if is_away(error):
             raise
-        if stop := broken_package(error):
-            raise stop from error
         cause = " ".join(str(error).split())[:200]
         needs = "Install what it needs, or name another model."
-        raise Stop(
+        raise broken_package(error) or Stop(
             f"{what} cannot be loaded: {type(error).__name__}: {cause}",
             needs if isinstance(error, ImportError) else "Name another model, or make it anew.",
         ) from error

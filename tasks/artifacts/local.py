@@ -18,6 +18,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -141,31 +142,23 @@ LOCAL = "local"
 """The namespace of a store without the Hub."""
 
 
+@dataclass(eq=False)
 class LocalStore:
-    """An artifact store in a folder.
+    """An artifact store in a folder."""
 
-    Args:
-        root: The store's folder, made when first needed.
-        project: First part of every repository's name: the recipe's name.
-        namespace: The Hub's user or organisation; locally just a folder.
-        license: Written on every card, as the Hub knows it.
-        describe: Writes the card of each artifact that is published; without it they have none.
-    """
+    root: Path
+    """The store's folder, made when first needed."""
+    project: str
+    """First part of every repository's name: the recipe's name."""
+    namespace: str = LOCAL
+    """The Hub's user or organisation; locally just a folder."""
+    license: str = field(default="unknown", kw_only=True)
+    """Written on every card, as the Hub knows it."""
+    describe: Describe | None = field(default=None, kw_only=True)
+    """Writes the card of each artifact that is published; without it they have none."""
 
-    def __init__(
-        self,
-        root: Path,
-        project: str,
-        namespace: str = LOCAL,
-        *,
-        license: str = "unknown",
-        describe: Describe | None = None,
-    ):
-        self.root = root.absolute()
-        self.project = project
-        self.namespace = namespace
-        self.license = license
-        self.describe = describe
+    def __post_init__(self) -> None:
+        self.root = self.root.absolute()
 
     def repository(self, kind: type[Artifact]) -> str:
         return f"{self.namespace}/{self.project}-{kind.suffix}"

@@ -211,9 +211,7 @@ def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> Model
     try:
         reached = get_model(model, base_url=base_url, memoize=False, **arguments)
     except Exception as error:
-        if stop := broken_package(error):
-            raise stop from error
-        raise Stop(
+        raise broken_package(error) or Stop(
             f"Inspect cannot reach {model}: {getattr(error, 'message', error)}",
             "Name the model with its provider, such as openai/gpt-5-mini, and set that provider's key.",
         ) from error

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
@@ -21,7 +21,7 @@ from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 
 
-class Attempt:
+class TeacherAttempt:
     """A teacher's attempt at an episode: what it spent, and where it failed.
 
     Attributes:
@@ -61,18 +61,12 @@ class Attempt:
         )
 
 
-class Held(NamedTuple):
-    record: Record
-    is_understood: bool
-    """Whether the refusal says that it is the question's, as a content filter's does."""
-
-
 class RefusedEpisodes:
     """Refused episodes that are not in the journal yet; used by several threads."""
 
     def __init__(self, journal: Journal):
         self._journal = journal
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, tuple[Record, bool]] = {}
 
     @contextmanager
     def asking(self, teacher: Teacher, so_far: Callable[[], str], forget: Callable[[], None]) -> Iterator[None]:
@@ -95,13 +89,14 @@ class RefusedEpisodes:
             teacher.close()
 
     def hold(self, number: int, record: Record, is_understood: bool) -> None:
-        self._held[number] = Held(record, is_understood)
+        """Keeps a refused episode; `is_understood`: as a content filter's refusal is."""
+        self._held[number] = record, is_understood
 
     def answered(self, number: int) -> None:
         """Journals the episodes that were refused before the request of this number."""
         for each in sorted(self._held):
             if each < number and (held := self._held.pop(each, None)):
-                self._journal.append(held.record)
+                self._journal.append(held[0])
 
     def answered_before(self) -> tuple[list[Message], list[dict[str, Any]], int] | None:
         """Prompt, tools and seed of an episode that the teacher has played; None without one."""
@@ -112,7 +107,7 @@ class RefusedEpisodes:
     def settle(self, teacher: Teacher) -> None:
         """Journals the others at the end of a window. Raises EndpointStop, and keeps none, if one was not understood
         and the endpoint now refuses a question that it has answered."""
-        unclear = [held.record for held in self._held.values() if not held.is_understood]
+        unclear = [record for record, is_understood in self._held.values() if not is_understood]
         if unclear and (cause := self._refuses(teacher)):
             raise EndpointStop(
                 f"The teacher's endpoint refused the last {len(unclear)} questions ({unclear[-1].cause}), and then one "

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
 from time import monotonic
@@ -216,9 +216,7 @@ def stage_running(title: str) -> Iterator[None]:
     note("stage began", title=title)
     if not _bars.shown:
         console.print(f"▶ {escape(title)}")
-        yield
-        return
-    with _bars.bar(f"[bold]▶ {escape(title)}", None, 0):
+    with _bars.bar(f"[bold]▶ {escape(title)}", None, 0) if _bars.shown else nullcontext():
         yield
 
 
