@@ -14,13 +14,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from apprentice.tasks.artifacts.hub_client import HubConnection
-from apprentice.tasks.artifacts.local import Describe, LocalStore, damage
+from apprentice.tasks.artifacts.local import LocalStore, damage
 from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord, BadRecord, artifact_of, record_from
 from apprentice.tasks.artifacts.types import Artifact, kinds
 from apprentice.tasks.reporting import announce
@@ -180,23 +180,17 @@ UNSENT = "unsent"
 A = TypeVar("A", bound=Artifact)
 
 
+@dataclass(eq=False)
 class HubStore(LocalStore):
     """An artifact store on the Hub, with the folder `root` in front; see `LocalStore` and `HubConnection`."""
 
-    def __init__(
-        self,
-        root: Path,
-        project: str,
-        namespace: str,
-        private: bool = True,
-        patience: float = 600.0,
-        needed: bool = True,
-        *,
-        license: str = "unknown",
-        describe: Describe | None = None,
-    ):
-        super().__init__(root, project, namespace, license=license, describe=describe)
-        self._connection = HubConnection(namespace, patience, needed)
+    private: InitVar[bool] = True
+    patience: InitVar[float] = 600.0
+    needed: InitVar[bool] = True
+
+    def __post_init__(self, private: bool, patience: float, needed: bool) -> None:
+        super().__post_init__()
+        self._connection = HubConnection(self.namespace, patience, needed)
         self._hub = HubRepositories(self._connection, self.repository, private)
 
     @property
