@@ -257,8 +257,7 @@ def _with_worth(node: Node) -> Evaluation:
     if samples == 1 or found.worth is not None:
         return found
     folder = node.fetch()
-    is_there = folder is not None and (folder / "episodes.jsonl").exists()
-    by_question = answers_of(read_episodes(folder)) if folder and is_there else {}
+    by_question = answers_of(read_episodes(folder)) if folder and (folder / "episodes.jsonl").exists() else {}
     questions = len(by_question) or max(found.n // samples, 1)
     counted = worth(by_question.values()) if by_question else float(questions)
     return found.model_copy(update={"questions": questions, "worth": counted})

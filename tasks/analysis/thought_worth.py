@@ -47,7 +47,7 @@ def budget_rows(played: Mapping[float, list[EvaluatedEpisode]]) -> list[dict[str
             "accuracy": found["accuracy"],
             "ci": found["ci"],
             "tokens": tokens_an_answer(played[share]),
-            "thought": fmean(_thinks(record) for record in played[share]),
+            "thought": fmean(any(each.get(THOUGHT) for each in record.messages) for record in played[share]),
             "difference": None if share == shares[0] else compare(played[shares[0]], played[share]),
         }
         for share in shares
@@ -98,10 +98,6 @@ def shown_rows(thoughts: Mapping[str, Any]) -> list[dict[str, str]]:
         voted, accuracy = f"majority of {vote['samples']} samples", percent(vote["accuracy"], vote["ci"])
         rows.append((voted, accuracy, f"{vote['tokens']:.1f}", f"one sample: {vote['one']:.1%}"))
     return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-
-
-def _thinks(record: EvaluatedEpisode) -> bool:
-    return any(message.get(THOUGHT) for message in record.messages)
 
 
 def _majority(samples: list[EvaluatedEpisode]) -> EvaluatedEpisode:

@@ -3,7 +3,6 @@
 In: the staged files of an artifact, and what made it. Out: `ModelFacts`, `ExportFacts`.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.cards.facts import Facts, called, shown
 from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.record import read_learned, read_rows
 from apprentice.tasks.judgement.contents import DECISION
 from apprentice.tasks.judgement.run_models import evaluations_of
 from apprentice.tasks.models.tokenizer import commands
@@ -58,7 +58,7 @@ class ModelFacts(Facts):
         }
         self.trainings = {title: each for title, each in nearest.items() if each and "spec" in each.settings}
         self.warnings = as_lines(read_signals(out))
-        self.learned = _learned(out)
+        self.learned = Counter(row["stage"] for row in read_learned(out))
         self.runs_code_of = str(code_of(out) or "")
         self.new_tokens = self.record.provenance.recipe.get("evaluate", {}).get("max_new_tokens", NEW_TOKENS)
         in_round = made.is_a(Release) and self.record.provenance.recipe.get("round")
@@ -180,13 +180,6 @@ class ExportFacts(Facts):
         )
 
 
-def _learned(out: Path) -> dict[str, int]:
-    if not (out / "learned.jsonl").exists():
-        return {}
-    with (out / "learned.jsonl").open() as rows:
-        return Counter(json.loads(row)["stage"] for row in rows)
-
-
 def meaning_of(trained: Node, setting: str) -> str:
     """What a training's setting means, by its docstring."""
     spec = next((section_named(name) for kind, name in models_by_kind().items() if trained.is_a(kind)), None)
@@ -216,7 +209,6 @@ def _question(made: Node) -> tuple[int, str]:
     questions = made.nearest(Questions)
     if (folder := questions.fetch() if questions else None) is None:
         return 0, NO_QUESTION
-    with (folder / "questions.jsonl").open() as file:
-        used = [row for row in map(json.loads, file) if row["used"]]
+    used = [row for row in read_rows(folder / "questions.jsonl") if row["used"]]
     by_purpose = {row["purpose"]: (row["seed"], row["question"]) for row in reversed(used)}  # the first of each
     return by_purpose.get(Purpose.EVALUATE) or next(iter(by_purpose.values()), (0, NO_QUESTION))

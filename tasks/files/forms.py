@@ -52,10 +52,6 @@ def _text(file: Path) -> str:
         raise Stop(f"{file.name} cannot be read: {str(error)[:200]}.", "Write it again, as UTF-8.") from None
 
 
-def _of_lines(file: Path) -> Iterator[Row]:
-    return _lines(_text(file), file)
-
-
 def _lines(text: str, file: Path) -> Iterator[Row]:
     for number, line in enumerate(StringIO(text, newline=None), 1):
         if not line.strip():
@@ -193,7 +189,7 @@ ARGUMENTS = ("arguments", "args")
 """Keys of a call under which its arguments are."""
 PACKED = ".gz"
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _of_lines,
+    ".jsonl": lambda file: _lines(_text(file), file),
     ".parquet": _of_parquet,
     ".json": _of_json,
     ".eval": _of_inspect,
