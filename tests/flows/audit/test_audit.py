@@ -117,6 +117,7 @@ def test_a_fault_is_caught_by_its_check_and_by_no_other_of_its_severity(servers:
     report = audit(subject(servers, fault))
     finding = next(each for each in report.findings if each.check == check)
     assert finding.status == "failed", finding
+    assert finding.severity is not None
     assert caught(report, finding.severity) == [check]
     assert finding.effect
     assert finding.remedy
