@@ -92,13 +92,13 @@ def check_teacher(
     ) as lease:  # a concurrent collection charges the same budget
         if collect.find(run, recipe.collect.by_teacher(), buys, task, window) is not None:
             return
+        url = run.servers.teacher()
         scratch = collect_shard.scratch(run, key)
         is_only_asked = not recipe.collects and not scratch.exists()
         scratch.mkdir(parents=True, exist_ok=True)
         cap = buys.budget_usd
         budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
         try:
-            url = run.servers.teacher()
             teacher = Teacher(buys, url, recipe.collect.asks, budget)
             _ask(teacher, buys, url, player, questions)
         except BudgetReached:

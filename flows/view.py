@@ -51,7 +51,7 @@ def serve(shown: list[Shown], port: int, browser: bool) -> None:
             import webbrowser
 
             webbrowser.open(url)
-        serve_on(listener, app_of(shown))
+        serve_on(listener, lambda: app_of(shown))
         print("The view has stopped.")
 
 

@@ -115,7 +115,7 @@ def _by_own_environment(server: EnvironmentServer, teacher: str, base_url: str) 
 
 def _script_earns(server: EnvironmentServer, spec: EnvironmentSpec) -> bool:
     """Return whether the environment's script is right on any of a server's first questions."""
-    with closing(Recorded(server)) as session, suppress(Refused, BadReply, SessionLost):
+    with suppress(Refused, BadReply, SessionLost), closing(Recorded(server)) as session:
         subject = Subject(server, spec, Needs(0, 0, 1), range(SEEDS), sessions=[session])
         return any(is_right(each.reward) for each in subject.scripted)
     return False

@@ -55,9 +55,11 @@ def _turn(episode: Episode, ask: Ask, show: Callable[[str], None]) -> None:
         value = _argument(name, schema, name in parameters.get("required", []), ask, show)
         if value is not None:
             arguments[name] = value
+    if function is LAST_TEXT["function"]:  # an environment may have a tool of that name
+        episode.step({"role": "assistant", "content": arguments["text"]})
+        return
     take(episode, (function["name"], arguments))
-    if function is not LAST_TEXT["function"]:
-        show(f"{episode.messages[-1]['content']}\n")
+    show(f"{episode.messages[-1]['content']}\n")
 
 
 def _tool(tools: list[dict[str, Any]], ask: Ask, show: Callable[[str], None]) -> dict[str, Any]:
@@ -175,5 +177,5 @@ def serve_environment(name: str, port: int, max_sessions: int) -> None:
     with listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         print(f"Serving {name} at {url}, up to {max_sessions} sessions. Stop it with Ctrl-C.", flush=True)
-        serve_on(listener, app)
+        serve_on(listener, lambda: app)
         print("Stopped.")

@@ -148,12 +148,12 @@ def listening(port: int, remedy: str = "Choose another one, or --port 0 for a fr
         raise Stop(f"Port {port} is not available: {error.strerror}.", remedy) from error
 
 
-def serve_on(listener: socket.socket, app: Any) -> None:
-    """Serve an ASGI application until Ctrl-C."""
-    import uvicorn
-
+def serve_on(listener: socket.socket, make: Callable[[], Any]) -> None:
+    """Make an ASGI application and serve it, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(server_settings(app)).run(sockets=[listener])
+        import uvicorn
+
+        uvicorn.Server(server_settings(make())).run(sockets=[listener])
 
 
 def open_store(recipe: Recipe, holds_device: bool = False, hub_needed: bool = True) -> LocalStore:
@@ -250,13 +250,14 @@ def _from_server(spec: EnvironmentSpec, server: EnvironmentServer) -> Environmen
         raise Stop(f"{server.url} cannot be played: {foreign.reason}.", foreign.remedy)
     with closing(Session(server.each()[0])) as session:
         try:
-            return spec.with_settings(environment_class(spec.name).completed(spec.settings, session))
+            settings = environment_class(spec.name).completed(spec.settings, session)
         except (ValueError, Refused, BadReply, SessionLost) as error:
             cause = " ".join(str(error).split())[:400]
             raise Stop(
                 f"{server.url} does not tell what {spec.name} needs: {cause}.",
                 "Check its URL and environment.settings; docs/environments.md has both.",
             ) from error
+    return spec.with_settings(settings)
 
 
 def check_hardware(trainings: dict[str, TrainerSpec]) -> None:

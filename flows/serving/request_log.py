@@ -35,11 +35,13 @@ class RequestLog:
     """
 
     def __init__(self, file: Path, masks: Sequence[str] = (), drops: Iterable[str] = (), most_bytes: int = 100_000_000):
-        try:
-            self._masks = [re.compile(each) for each in masks]
-        except re.error as error:
-            remedy = r"For example --log-mask '\d{4,}'."
-            raise Stop(f"--log-mask {error.pattern!r} is no regular expression: {error}.", remedy) from None
+        self._masks = []
+        for mask in masks:
+            try:
+                self._masks.append(re.compile(mask))
+            except re.error as error:
+                remedy = r"For example --log-mask '\d{4,}'."
+                raise Stop(f"--log-mask {mask!r} is no regular expression: {error}.", remedy) from None
         self._drops = frozenset(drops)
         self._most = most_bytes
         self._full = False

@@ -59,7 +59,7 @@ def serve_target(target: Target, port: int, most: int, log: RequestLog | None) -
         if log is not None:
             print(f"Requests and answers are written to {log.file}.")
         print("Stop it with Ctrl-C.", flush=True)
-        serve_on(listener, Proxy(backends, most, log).app())
+        serve_on(listener, Proxy(backends, most, log).app)
         print("Stopped.")
 
 

@@ -110,8 +110,10 @@ class Teacher:
 
     def close(self) -> None:
         """Closes the budget as well."""
-        wait_for(self._client.close())
-        self.budget.close()
+        try:
+            wait_for(self._client.close())
+        finally:
+            self.budget.close()
 
     def say_what_it_cost(self) -> None:
         """Says the requests of a model, its tokens and their cost; nothing of a script."""
