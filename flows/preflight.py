@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -97,10 +98,11 @@ def check_teacher(
         is_only_asked = not recipe.collects and not scratch.exists()
         scratch.mkdir(parents=True, exist_ok=True)
         cap = buys.budget_usd
-        budget = Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
         try:
-            teacher = Teacher(buys, url, recipe.collect.asks, budget)
-            _ask(teacher, buys, url, player, questions)
+            with closing(
+                Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
+            ) as budget:
+                _ask(Teacher(buys, url, recipe.collect.asks, budget), buys, url, player, questions)
         except BudgetReached:
             return
         finally:

@@ -248,11 +248,12 @@ class Collector:
         return lost
 
     def _forget_if_none_was_right(self) -> None:
-        """Ask all questions again after this stop if every episode failed: a server without a parser for tool calls
-        gives none, however good the teacher is."""
-        lines = [json.loads(line) for line in self.journal.in_order()]  # those under way have ended with the pool
-        if self._too_many_failed and all(line["failed_at"] == "teacher" for line in lines):
-            self.journal.forget({line["seed"] for line in lines})
+        """Ask all questions again where every episode failed: a server without a parser for tool calls gives none,
+        however good the teacher is."""
+        if self._too_many_failed:
+            lines = [json.loads(line) for line in self.journal.in_order()]  # those under way have ended with the pool
+            if all(line["failed_at"] == "teacher" for line in lines):
+                self.journal.forget({line["seed"] for line in lines})
 
 
 class CollectedEpisode(NamedTuple):

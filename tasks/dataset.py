@@ -91,15 +91,16 @@ class Verifier:
         self._known = known
         self._columns = columns
         self._parts = environment.make().parts()
+        self._players = [environment.played_by(part) for part in self._parts]
 
     def __call__(self, instance: Player, row: Any) -> Checked:
         """Raises SessionLost."""
         try:
             claim = conversation_of(row, self._columns).thinking(self._thoughts)
             check_characters(claim)
-            known = [self._environment.played_by(part) for part in self._parts]
-            if claim.environment and _name(claim.environment) not in map(_name, known):  # the replay tells the version
-                cause = f"it is {claim.environment!r}, not {' or '.join(map(repr, known))}"
+            known = map(_name, self._players)
+            if claim.environment and _name(claim.environment) not in known:  # the replay tells the version
+                cause = f"it is {claim.environment!r}, not {' or '.join(map(repr, self._players))}"
                 raise NotAConversation("environment", cause)
             if claim.about.get("failed_at"):  # it has no reward, and nobody learns from it
                 seed = claim.seed or 0

@@ -124,9 +124,9 @@ def played_at(
     did not answer in two runs is kept as failed; raises EndpointStop for others, SessionLost, Stop."""
     server = context.run.servers.environment(environment.name)
     with journaled as (kept, ahead, keep):
-        budget = Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)
         size = sessions and min(sessions, max(len(ahead), 1))
         with (
+            closing(Budget(endpoint.prices, endpoint.budget_usd, context.scratch / "spent_usd", kept.check)) as budget,
             closing(Teacher(endpoint, url, 1, budget)) as teacher,
             EnvironmentPool(environment, server, size, announce.warn, leases) as pool,
         ):

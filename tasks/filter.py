@@ -35,13 +35,16 @@ def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questi
     return filter_thoughts.body(context, rollouts, questions, None)
 
 
-@stage(produces=KeptRollouts, version=2, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
+@stage(produces=KeptRollouts, version=3, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
 def filter_thoughts(
     context: StageContext, rollouts: Rollouts, questions: Questions, student: Checkpoint | None
 ) -> dict[str, Any]:
-    """Keeps the episodes that SFT trains a student that thinks on, and writes an example of each cause to dropped.json.
+    """Keeps the episodes that SFT trains on, and writes an example of each cause to dropped.json.
 
     Raises Stop when none is left.
+
+    Args:
+        student: One that thinks, whose tokenizer the check of thoughts needs; None for one that answers at once.
     """
     thoughts = check_of(load_tokenizer(context.fetch(student), context.run.trusted)) if student else None
     evaluation_texts = held_out_texts(context.fetch(questions))

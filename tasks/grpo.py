@@ -152,12 +152,14 @@ def train_grpo(
         thinking = thinking_of(tokenizer)
         wanted = spec.max_completion_length + tokens_of_thoughts(thinking, instance.max_turns)
         most = own["max_completion_length"] = within_context(wanted, folder, tokenizer, instance, used)
-        if thinking and instance.max_turns > 1 and "generation_kwargs" not in spec.args:
-            own["generation_kwargs"] = turn_limit(thinking, spec.max_completion_length, most, spec.generation.engine)
+        given = dict(spec.args)
+        if thinking and instance.max_turns > 1:
+            limit = turn_limit(thinking, spec.max_completion_length, most, spec.generation.engine)
+            given["generation_kwargs"] = limit | given.get("generation_kwargs", {})
         cost = spec.thought_cost if thinking else 0.0
         shaped = shapings(cost, spec.soft_overlong, rollouts, tokenizer, most)
         own["reward_weights"] += [each.weight for each in shaped]
-        config = config_of(type(spec), own, spec.args)  # before the model: it decides how the model is sharded
+        config = config_of(type(spec), own, given)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
         if spec.share_prompts:

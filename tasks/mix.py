@@ -76,7 +76,7 @@ def mix_rollouts(
     return mix_thoughts.body(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed, None)
 
 
-@stage(produces=KeptRollouts, version=1, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
+@stage(produces=KeptRollouts, version=2, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
 def mix_thoughts(
     context: StageContext,
     spec: MixSpec,

@@ -4,6 +4,7 @@ In: an assistant's turn with a thought, the tools, the student's tokenizer. Out:
 """
 
 import re
+import unicodedata
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -41,12 +42,13 @@ ASIDE = re.compile(
 LEFT = re.compile(rf"(?:^|[.;]\s+)({NUMBER.pattern})\s*=")
 """A result that is told before what it is the result of."""
 STATED_TEXT = re.compile(
-    r"(?:\b(answer|result|solution|output)\b[^\n\"'`“\[.;]{0,20}|=|:|→|->|⇒|\b(?:is|are|gives|makes|spells|reads|becomes)\b)\s*"
-    r"(?:\"([^\"\n]+)\"|“([^”\n]+)”|`([^`\n]+)`|'([^'\n]+)'(?!\w)|(\[[^\[\]\n]*\]))(\W*\Z)?"
-    r"|(\\boxed)\{(?:\\text\{)?([^{}\n]+)\}",
+    r"\b(?:answer|result)\s*(?:is|=|:)\s*(?:\"([^\"\n]+)\"|“([^”\n]+)”|`([^`\n]+)`|'([^'\n]+)'(?!\w)|(\[[^\n]*\]))"
+    r"|\\boxed\{(?:\\text\{)?([^{}\\\n]+)\}",
     re.IGNORECASE,
 )
-"""A text within marks that is called the answer, or ends the thought as what something is."""
+"""A text within marks that is called the answer."""
+BY_NAME = r"\b{name}[`\"']?\s*(?:=|:|is)\s*((?>-?\d+(?:,\d\d\d)*(?:\.\d+)?))(?=\s*(?:[.,;]\s|[.,;]?$)|\s+and\b)"
+"""A number that is all that an argument is said to be."""
 THOUSANDS = re.compile(r"(?<=\d)[ \u00a0\u202f](?=\d{3}(?!\d))")
 MARK = re.compile(r"<\|[\w:]+\|>|<\|?channel\|?>")
 """A special token of some family, by its look."""
@@ -82,35 +84,29 @@ def check_of(tokenizer: Any = None) -> Check:
 def says_other_result(thought: str, turn: dict[str, Any]) -> bool:
     """Whether a thought states another result than its turn hands in: by its last call, or without one as a text.
 
-    Of a call with several arguments, a number that the thought states by the argument's name. Else the last number or
-    the last text within marks that it states, unless the handed in one comes after it. False where it states none.
+    Of a call with one argument the last number that the thought states, or the last text that it calls the answer. Of
+    one with several a number that it states by an argument's name, of a text without a call the last number: these are
+    another result only where what is handed in stands nowhere in the thought. False where it states none.
     """
-    handed = _handed_in(turn)
-    plain = THOUSANDS.sub("", ASIDE.sub("", thought.replace("\u2212", "-")))
+    plain, calls = _plain(thought), turn.get("tool_calls") or []
+    if not calls:
+        content = _plain(str(turn.get("content") or ""))
+        stated = STATED.findall(plain)
+        given = {_number(each) for each in NUMBER.findall(content)}
+        return bool(stated and given) and given.isdisjoint(map(_number, NUMBER.findall(plain)))
+    arguments = arguments_of(calls[-1])
+    handed = arguments if isinstance(arguments, dict) else {}
+    texts = {name: str(value).strip() for name, value in handed.items()}
     if len(handed) > 1:
-        return any(_names_other(plain, name, text) for name, text in handed.items() if NUMBER.fullmatch(text))
-    text = next(iter(handed.values()), "")
+        return any(_names_other(plain, *each) for each in texts.items() if NUMBER.fullmatch(each[1]))
+    value, text = next(iter(handed.values()), ""), next(iter(texts.values()), "")
     if NUMBER.fullmatch(text):
         return _ends_in_other_number(plain, _number(THOUSANDS.sub("", text)))
-    stated = next(reversed([*STATED_TEXT.finditer(thought)]), None)
-    if stated is None or not (letters := _letters(text)):
-        return False
-    answer, *marked, end, boxed, in_box = stated.groups()
-    result = _letters(next(filter(None, (*marked, in_box)), ""))
-    is_result = answer or boxed or (end is not None and 2 * len(result) >= len(letters))  # else it may be a part
-    is_same = result == letters or (not turn.get("tool_calls") and result in letters)  # a text may say more
-    return bool(is_result) and not is_same and letters not in _letters(thought[stated.end() :])
+    return isinstance(value, str) and _calls_other_the_answer(thought.replace("\u2212", "-"), text)
 
 
-def _handed_in(turn: dict[str, Any]) -> dict[str, str]:
-    """The arguments of a turn's last call as texts, by name; of a turn without one the number or text that it is."""
-    calls = turn.get("tool_calls") or []
-    if not calls:
-        content = str(turn.get("content") or "").strip()
-        stated = STATED.findall(content)
-        return {"": stated[-1] if stated else content}
-    given = arguments_of(calls[-1])
-    return {name: str(value).strip() for name, value in given.items()} if isinstance(given, dict) else {}
+def _plain(text: str) -> str:
+    return THOUSANDS.sub("", ASIDE.sub("", text.replace("\u2212", "-")))
 
 
 def _ends_in_other_number(plain: str, handed: Decimal) -> bool:
@@ -122,12 +118,23 @@ def _ends_in_other_number(plain: str, handed: Decimal) -> bool:
 
 
 def _names_other(plain: str, name: str, text: str) -> bool:
-    stated = re.findall(rf"\b{re.escape(name)}[`\"']?\s*(?:=|:|is)\s*({NUMBER.pattern})(?![\w*/+-]|\s*[*/+=-])", plain)
-    return bool(stated) and _number(stated[-1]) != _number(text)
+    named = re.escape(name).replace("_", "[ _]")
+    stated = re.findall(BY_NAME.format(name=named), plain, re.IGNORECASE) if len(name) > 1 else []
+    return bool(stated) and _number(text) not in map(_number, NUMBER.findall(plain))
+
+
+def _calls_other_the_answer(thought: str, text: str) -> bool:
+    stated = [group for found in STATED_TEXT.finditer(thought) for group in found.groups() if group]
+    if not stated or not (letters := _letters(text)).strip():
+        return False
+    result = _letters(stated[-1])
+    return result not in letters and letters not in result and letters not in _letters(thought)
 
 
 def _letters(text: str) -> str:
-    return "".join(re.findall(r"\w+|-(?=\d)", text)).casefold()
+    """The words and numbers of a text, with a space around each."""
+    words = re.findall(r"-?[0-9]+|[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
+    return f" {' '.join(words)} "
 
 
 def _number(text: str) -> Decimal:

@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -184,14 +184,14 @@ A = TypeVar("A", bound=Artifact)
 class HubStore(LocalStore):
     """An artifact store on the Hub, with the folder `root` in front; see `LocalStore` and `HubConnection`."""
 
-    private: InitVar[bool] = True
-    patience: InitVar[float] = 600.0
-    needed: InitVar[bool] = True
+    private: bool = True
+    patience: float = 600.0
+    needed: bool = True
 
-    def __post_init__(self, private: bool, patience: float, needed: bool) -> None:
+    def __post_init__(self) -> None:
         super().__post_init__()
-        self._connection = HubConnection(self.namespace, patience, needed)
-        self._hub = HubRepositories(self._connection, self.repository, private)
+        self._connection = HubConnection(self.namespace, self.patience, self.needed)
+        self._hub = HubRepositories(self._connection, self.repository, self.private)
 
     @property
     def in_reach(self) -> bool:
@@ -332,9 +332,12 @@ class HubStore(LocalStore):
 
     def _send(self, artifact: A) -> A:
         kind = type(artifact)
-        while (found := self._hub.at_tag(kind, artifact.key, artifact.key)) is None:
-            if self._hub.create_tag(kind, artifact.key, self._commit(artifact)):
-                return artifact
+        if found := self._hub.at_tag(kind, artifact.key, artifact.key):
+            return found.artifact
+        if self._hub.create_tag(kind, artifact.key, self._commit(artifact)):
+            return artifact
+        found = self._hub.at_tag(kind, artifact.key, artifact.key)
+        assert found is not None  # the tag exists
         return found.artifact
 
     def _commit(self, artifact: Artifact) -> str:

@@ -174,9 +174,9 @@ def drafted(draft: Draft | None, text: Any, mask: Any, rooms: Any, ends: Any, pa
     stops, found = set(ends.tolist()), list[list[int]]()
     for ids, seen, room in tails:
         tail = [token for token, is_seen in zip(ids, seen, strict=True) if is_seen][-TAIL:]
-        drafted = draft(tail, room) if room else []
-        end = next((place for place, token in enumerate(drafted) if token in stops), len(drafted))
-        found.append(drafted[: end + 1])
+        ahead = draft(tail, room) if room else []
+        end = next((place for place, token in enumerate(ahead) if token in stops), len(ahead))
+        found.append(ahead[: end + 1])
     enough = math.ceil(len(found) ** 2 / (len(found) + PASS))
     whole = sorted(map(len, found), reverse=True)[enough - 1]
     lengths = text.new_tensor([min(len(each), whole) for each in found])

@@ -46,7 +46,10 @@ class Budget:
         self._charged = asyncio.Event()
 
     def close(self) -> None:
-        os.close(self._ledger)
+        """May be called again."""
+        ledger, self._ledger = self._ledger, -1
+        if ledger >= 0:
+            os.close(ledger)
 
     def cost(self, prompt: int, completion: int, cached: int = 0, cache_write: int = 0) -> float:
         """Cost in USD of the given tokens; `cached` and `cache_write` of the `prompt` tokens have their own prices."""

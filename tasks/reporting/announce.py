@@ -332,6 +332,8 @@ def markdown(key: str, text: str, description: str) -> None:
 @_said_there
 def picture(key: str, png: Path, description: str) -> None:
     """Shows a picture in Prefect, embedded as a data URL, so that no file server is needed."""
+    if not in_prefect():
+        return
     data = base64.b64encode(png.read_bytes()).decode()
     _create("image", image_url=f"data:image/png;base64,{data}", key=key, description=description)
 

@@ -139,18 +139,22 @@ def test_no_text_beside_a_thought_holds_marks(tokenizer: Any, text: str):
         ("I check the ones: 7 + 8 = 15. 47 + 38 = 84.", "85", True),
         ("It is 9007199254740993.", "9007199254740992", True),
         ("47 + 38 = 85. 85 - 60 = 25, 25 - 9 = 16.", "25", True),
-        ('Backwards it spells "tac".', "tac", False),
-        ('Backwards it spells "tca".', "tac", True),
-        ('Backwards it is "tca". No: t a c.', "tac", False),
+        ('The answer is "tac".', "tac", False),
+        ('The answer is "tca".', "tac", True),
+        ('The answer is "tca". No, it is tac.', "tac", False),
         ("So the answer is `Tac`.", "tac", False),
         ("The answer: \\boxed{\\text{cat}}.", "tac", True),
-        ("What is left is ['-3', '5'].", "['-3', '5']", False),
-        ("What is left is ['-3', '5'].", "['3', '5']", True),
+        ("\\boxed{\\frac12}", "1/2", False),
+        ("The result: ['-3', '5'].", "['-3', '5']", False),
+        ("The result is ['-3', '5'].", "['3', '5']", True),
         ('The word is "cat", backwards tac.', "tac", False),
         ("It's the cat's turn.", "tac", False),
-        ("Its last letter is `t`, then `a`, then `c`.", "tac", False),
-        ("Its last letter is 't'.", "tac", False),
-        ('The first word is "cat". I turn it round.', "tac", False),
+        ("The answer has the letter `e`.", "tac", False),
+        ('The answer is not "cat".', "dog", False),
+        ('The previous answer "cat" was wrong, so I try another animal.', "dog", False),
+        ('The tool to call is "get_weather".', "Paris", False),
+        ('The answer is "yes".', True, False),
+        ('The answer is "cafe\u0301".', "caf\u00e9", False),
     ],
 )
 def test_a_result_that_is_stated_must_be_the_one_that_is_handed_in(thought: str, answer: Any, other: bool):
@@ -162,9 +166,18 @@ def test_a_result_that_is_stated_must_be_the_one_that_is_handed_in(thought: str,
     [
         ("row = 3, column = 4", {"row": 3, "column": 4}, False),
         ("row = 3, column = 5", {"row": 3, "column": 4}, True),
+        ("The Row is 2.", {"row": 3, "column": 4}, True),
+        ("The order id is 17.", {"order_id": 18, "why": "lost"}, True),
         ("The row is 2. No, row is 3.", {"row": 3, "column": 4}, False),
         ("row 3 lacks a 5, column 4 too, so 3 + 4 = 7.", {"row": 3, "column": 4}, False),
         ("column = 5 - 1, row: 3", {"row": 3, "column": 4}, False),
+        ("price = 2.5 * 4", {"price": 10, "of": "tea"}, False),
+        ("total = 1,200 + 300", {"total": 1500, "of": "tea"}, False),
+        ("rate is 5%.", {"rate": 0.05, "of": "tea"}, False),
+        ("start = 9:30", {"start": 930, "of": "day"}, False),
+        ("quantity: 2 boxes of 6.", {"quantity": 12, "of": "eggs"}, False),
+        ("The old amount is 50. She sends 20 to Ann.", {"to": "Ann", "amount": 20}, False),
+        ("Option a is 3, too large.", {"a": 2, "b": 4}, False),
         ("to = 9", {"to": "Ann", "amount": 4}, False),
     ],
 )
@@ -176,13 +189,17 @@ def test_of_several_arguments_those_that_the_thought_states_by_name_are_compared
 
 
 @pytest.mark.parametrize(
-    ("text", "other"),
-    [("85", False), ("84", True), ("The answer is 85.", False), ("The answer is 84.", True), ("Here you are.", False)],
+    ("thought", "text", "other"),
+    [
+        *((SUM, text, False) for text in ("85", "The answer is 85.", "Here you are.", "It costs 85. Shipping is 5.")),
+        *((SUM, text, True) for text in ("84", "The answer is 84.", "**84**")),
+        ("It is \u22125.", "The answer is \u22125.", False),
+        ("47 + 38 = 85 (since 85 - 38 = 47).", "47 + 38 = 85 (since 85 - 38 = 47).", False),
+        ('The answer is "tac".', "Backwards it is: tac.", False),
+    ],
 )
-def test_without_a_call_the_text_is_what_is_handed_in(text: str, other: bool):
-    assert says_other_result('The answer is "tac".', {"role": "assistant", "content": "Backwards it is: tac."}) is False
-    assert says_other_result('The answer is "tac".', {"role": "assistant", "content": "Backwards it is: tca."})
-    assert says_other_result(SUM, {"role": "assistant", "content": text}) is other
+def test_without_a_call_the_text_is_what_is_handed_in(thought: str, text: str, other: bool):
+    assert says_other_result(thought, {"role": "assistant", "content": text}) is other
 
 
 def test_without_a_tokenizer_what_is_counted_in_tokens_is_not_checked():
