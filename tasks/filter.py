@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from apprentice.tasks.analysis.kinds import why_dropped
-from apprentice.tasks.analysis.thought_faults import check_of
+from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     KeptRollouts,
@@ -32,21 +32,23 @@ DROPPED = "dropped.json"
 @stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
-    return filter_thoughts.body(context, rollouts, questions, None)
+    return _filter(context, rollouts, questions)
 
 
 @stage(produces=KeptRollouts, version=3, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
 def filter_thoughts(
-    context: StageContext, rollouts: Rollouts, questions: Questions, student: Checkpoint | None
+    context: StageContext, rollouts: Rollouts, questions: Questions, student: Checkpoint
 ) -> dict[str, Any]:
-    """Keeps the episodes that SFT trains on, and writes an example of each cause to dropped.json.
+    """Keeps the episodes that SFT trains a student that thinks on, and writes an example of each cause to dropped.json.
 
     Raises Stop when none is left.
-
-    Args:
-        student: One that thinks, whose tokenizer the check of thoughts needs; None for one that answers at once.
     """
-    thoughts = check_of(load_tokenizer(context.fetch(student), context.run.trusted)) if student else None
+    return _filter(context, rollouts, questions, check_of(load_tokenizer(context.fetch(student), context.run.trusted)))
+
+
+def _filter(
+    context: StageContext, rollouts: Rollouts, questions: Questions, thoughts: Check | None = None
+) -> dict[str, Any]:
     evaluation_texts = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     mixed: dict[str, Counter[bool]] = {}

@@ -50,7 +50,7 @@ from apprentice.tasks.rollouts.thought_length import (
     turn_limit,
 )
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from apprentice.tasks.settings.spec import Purpose
+from apprentice.tasks.settings.spec import Purpose, ThinkingSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.reporters import log_completions
@@ -152,13 +152,10 @@ def train_grpo(
         thinking = thinking_of(tokenizer)
         wanted = spec.max_completion_length + tokens_of_thoughts(thinking, instance.max_turns)
         most = own["max_completion_length"] = within_context(wanted, folder, tokenizer, instance, used)
-        given = dict(spec.args)
-        if thinking and instance.max_turns > 1:
-            limit = turn_limit(thinking, spec.max_completion_length, most, spec.generation.engine)
-            given["generation_kwargs"] = limit | given.get("generation_kwargs", {})
         cost = spec.thought_cost if thinking else 0.0
         shaped = shapings(cost, spec.soft_overlong, rollouts, tokenizer, most)
         own["reward_weights"] += [each.weight for each in shaped]
+        given = _args(spec, thinking, instance.max_turns, most)
         config = config_of(type(spec), own, given)  # before the model: it decides how the model is sharded
         used, held = split(used, spec.held_out.questions, before=folder)
         trainer_class, mode = ROLLOUT_MODES[spec.rollouts](instance, rollouts)
@@ -169,11 +166,7 @@ def train_grpo(
         further = partial(thought_metrics, rollouts, tokenizer) if thinking else dict
         reward = EnvironmentReward(spec, trained_questions, rollouts, streams, groups, further, is_shaped=bool(shaped))
         rows = _rows(environment, used, spec, seed)
-        curriculum = None
-        if spec.curriculum is not None:
-            kinds = kinds_of(environment, used, spec.curriculum.by)
-            seeds = rows["seed"] if "seed" in rows.column_names else [each[-1]["seed"] for each in rows["prompt"]]
-            curriculum = Curriculum(spec.curriculum, rows, [kinds[each] for each in seeds], seed, streams)
+        curriculum = _curriculum(environment, used, rows, spec, seed, streams)
         trainer_class = with_engine(trainer_class, spec.generation, spec.bf16)
         trainer_class = refilling(trainer_class, spec, curriculum or InOrder(spec, rows))
         trainer_class = skipping_dead_groups(trainer_class, spec)
@@ -230,6 +223,29 @@ def within_context(wanted: int, folder: Path, tokenizer: Any, instance: Player, 
             f"grpo.max_completion_length, with thoughts, allows {wanted}."
         )
     return min(room, wanted)
+
+
+def _args(spec: GrpoSpec, thinking: ThinkingSpec | None, turns: int, most: int) -> dict[str, Any]:
+    """The recipe's own arguments; those of generation end a turn of several with its own thought."""
+    if thinking is None or turns == 1:
+        return spec.args
+    limit = turn_limit(thinking, spec.max_completion_length, most, spec.generation.engine)
+    return spec.args | {"generation_kwargs": limit | spec.args.get("generation_kwargs", {})}
+
+
+def _curriculum(
+    environment: EnvironmentSpec,
+    used: list[dict[str, Any]],
+    rows: Any,
+    spec: GrpoSpec,
+    seed: int,
+    streams: list[Stream],
+) -> Curriculum | None:
+    if spec.curriculum is None:
+        return None
+    kinds = kinds_of(environment, used, spec.curriculum.by)
+    seeds = rows["seed"] if "seed" in rows.column_names else [prompt[-1]["seed"] for prompt in rows["prompt"]]
+    return Curriculum(spec.curriculum, rows, [kinds[each] for each in seeds], seed, streams)
 
 
 def _shown(log: list[dict[str, float]], streams: list[Stream]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
 from apprentice.tasks.analysis.kinds import text_of_turns, why_dropped
-from apprentice.tasks.analysis.thought_faults import check_of
+from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     Evaluation,
@@ -73,7 +73,7 @@ def mix_rollouts(
         earlier: Kept rollouts of earlier rounds, the first one first.
         teacher: The teacher's display name, for its rows; empty where the rollouts are of a dataset.
     """
-    return mix_thoughts.body(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed, None)
+    return _mix(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed)
 
 
 @stage(produces=KeptRollouts, version=2, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
@@ -87,10 +87,25 @@ def mix_thoughts(
     earlier: dict[str, KeptRollouts],
     teacher: str,
     seed: int,
-    student: Checkpoint | None,
+    student: Checkpoint,
 ) -> dict[str, Any]:
     """Like `mix_rollouts`, for a student that thinks: the same filter of thoughts for whoever played."""
-    thoughts = check_of(load_tokenizer(context.fetch(student), context.run.trusted)) if student else None
+    thoughts = check_of(load_tokenizer(context.fetch(student), context.run.trusted))
+    return _mix(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed, thoughts)
+
+
+def _mix(
+    context: StageContext,
+    spec: MixSpec,
+    environment: EnvironmentSpec,
+    questions: Questions,
+    rollouts: Rollouts | None,
+    tries: Evaluation | None,
+    earlier: dict[str, KeptRollouts],
+    teacher: str,
+    seed: int,
+    thoughts: Check | None = None,
+) -> dict[str, Any]:
     evaluation_texts = held_out_texts(context.fetch(questions))
     dropped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
 
@@ -244,16 +244,22 @@ def colocating_trainer(trainer_class: Any, dtype: str) -> type:
     return ColocatingTrainer
 
 
-def refilling_trainer(trainer_class: Any, refill: Any) -> type:
+class Refill(Protocol):
+    """Decides what `refilling_trainer` asks and keeps, the same in every process, as `sampling.ByRewards` does."""
+
+    def first(self, trainer: Any) -> list[dict[str, Any]]: ...
+    def further(self, trainer: Any, rewards: Any) -> list[dict[str, Any]]: ...
+    def filled(self, trainer: Any, rewards: Any) -> list[int]: ...
+    def finished(self, trainer: Any, rewards: Any) -> dict[str, float]: ...
+
+
+def refilling_trainer(trainer_class: Any, refill: Refill) -> type:
     """A trainer that plays given questions, further ones in a step, and keeps some rollouts: trl
     `_generate_and_score_completions`, `_generate`, `_calculate_rewards` and `_metrics`. TRL's advantages,
     log-probabilities and token counts depend on the whole batch. So TRL does a last pass over the kept rollouts, which
     it receives instead of generating and scoring them.
 
     TRL's metrics are those of the first questions, as without refill.
-
-    Args:
-        refill: Decides what is asked and kept, the same in every process, as `sampling.ByRewards` does.
     """
     from accelerate.utils import gather_object
     from torch import cat

@@ -263,6 +263,7 @@ def test_no_turn_thinks_through_the_budgets_of_the_others(tmp_path: Path, monkey
 
         class ThinkingOn(trainer_class):
             def _generate_single_turn(self, prompt_ids: Any, *_: Any, **__: Any) -> Any:
+                assert self.generation_config.repetition_penalty == 1.1, "the recipe's own argument"
                 limits.append((self.max_completion_length, self.generation_config.max_new_tokens))
                 return [self._tokenizer.encode("1 ") * limits[-1][1] for _ in prompt_ids], None
 
@@ -278,7 +279,8 @@ def test_no_turn_thinks_through_the_budgets_of_the_others(tmp_path: Path, monkey
         making = context(work, tmp_path, "base")
         made = student.body(making, StudentSpec(build=SMALL, thinking=THINKING), game, asked, 0)
         base = work.store.publish(BaseStudent, "base", making.out, made, {})
-        grpo.body(context(work, tmp_path, "grpo"), GRPO, base, game, asked, 0)
+        own = GRPO.model_copy(update={"args": {"generation_kwargs": {"repetition_penalty": 1.1}}})
+        grpo.body(context(work, tmp_path, "grpo"), own, base, game, asked, 0)
     calls = GRPO.max_completion_length
     assert limits == [(calls + 4 * ROOM, calls + ROOM)], "and after such a turn none follows"
 
