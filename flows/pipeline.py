@@ -143,7 +143,8 @@ class Pipeline:
             tokens = regression.max_new_tokens or plain.max_new_tokens
             spec = plain.model_copy(update={"max_new_tokens": tokens, "questions": regression.questions})
             for name, model in models.items():
-                evaluations[f"{regression.name}.{name}"] = evaluate.titled(f"Guard rail {regression.name}: {name}")(
+                stage = evaluate.titled(f"Regression evaluation {regression.name}: {name}")
+                evaluations[f"{regression.name}.{name}"] = stage(
                     self.run, spec, model, regression.environment, self.regression_questions[regression.name], self.seed
                 )
         return evaluations

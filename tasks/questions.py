@@ -65,7 +65,7 @@ def questions(
     }
 
 
-@stage(produces=Questions, version=1, title="Questions of a guard rail", drawn=QUESTIONS_BOX)
+@stage(produces=Questions, version=1, title="Questions of a regression evaluation", drawn=QUESTIONS_BOX)
 def exam(context: StageContext, environment: EnvironmentSpec, window: Window, examined: int) -> dict[str, Any]:
     """The first `examined` distinct questions of one window, or all if fewer. Raises Stop like `questions`."""
     texts = sorted(ask(context, environment, window.seeds()).items())

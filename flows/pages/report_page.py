@@ -138,7 +138,7 @@ def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:
 def regression_rows(regressions: list[RegressionEvaluation]) -> list[dict[str, str]]:
     return [
         {
-            "guard rail": each.guard,
+            "regression evaluation": each.guard,
             "n": str(each.before.n),
             "before": percent(each.before.accuracy, each.before.ci),
             "after": percent(each.after.accuracy, each.after.ci),

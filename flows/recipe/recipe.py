@@ -357,7 +357,7 @@ class Recipe(BaseModel):
                     raise ValueError(f"windows.{purpose} overlaps the seeds of {name} (from {other.start}); move it")
         names = [regression.name for regression in self.guards]
         if len(names) != len(set(names)):
-            raise ValueError(f"two guards have the same name: {', '.join(names)}")
+            raise ValueError(f"guards: two regression evaluations have the same name: {', '.join(names)}")
         return self
 
     @model_validator(mode="after")
@@ -408,7 +408,7 @@ class Recipe(BaseModel):
         known: dict[str, tuple[str, tuple[str, str]]] = {}
         for where, (environment, server) in self._played_where().items():
             if where != "server" and environment.name == self.environment.name and server.is_local:
-                continue  # a guard in the recipe's own environment uses the recipe's server
+                continue  # a regression evaluation in the recipe's own environment uses the recipe's server
             servers = {environment.name: (where, server)} if not environment.mixed else {}
             for part in environment.mixed.values():
                 servers[part.name] = (f"{where}.parts.{part.name}", server.parts.get(part.name, server))

@@ -60,7 +60,7 @@ class RunServers(ExitStack):
         self._local: dict[str, list[str]] = {}
 
     def environment(self, name: str) -> EnvironmentServer:
-        """Return the server of the recipe's or a guard's environment. Raises Stop if it cannot be started."""
+        """Return the server of one of the recipe's environments. Raises Stop if it cannot be started."""
         server = self._recipe.server_of(name)
         if not (mixed := self._recipe.mixed_in(name)):
             return self._running(name, server)
@@ -206,7 +206,7 @@ def _impossible(runs: Path, why: str) -> Stop:
 
 
 def with_discovered_settings(recipe: Recipe) -> Recipe:
-    """Return the recipe with complete settings of its environment, its guards and its levels. Raises Stop."""
+    """Return the recipe with complete settings of its environments and its levels. Raises Stop."""
 
     def completed_levels(levels: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [completed(recipe.environment.with_settings(each), recipe.server).settings for each in levels]

@@ -70,7 +70,7 @@ def as_markdown(decision: GateDecision) -> str:
     }
     rows = [
         {
-            "rule": rule.rule,
+            "rule": rule.wording,
             "holds": "yes" if rule.holds else "**no**",
             "found": rule.found + idle.get(rule.stated.get("evaluation", ""), ""),
         }

@@ -204,6 +204,11 @@ class Rule(Content):
     stated: dict[str, str] = Field(default={}, exclude=True)
     """The figures and names in the rule's text, such as the margin."""
 
+    @property
+    def wording(self) -> str:
+        """The rule as people read it: the file calls a regression evaluation "guard rail"."""
+        return f"{self.id} {self.stated['evaluation']}" if self.id == RuleId.REGRESSION else self.rule
+
     @model_validator(mode="before")
     @classmethod
     def _identify(cls, read: Any) -> Any:

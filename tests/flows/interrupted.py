@@ -24,7 +24,7 @@ STAGES = [
     "Evaluation of base in reasoning_gym",
     "Evaluation of sft in reasoning_gym",
     "Evaluation of grpo in reasoning_gym",
-    "Questions of a guard rail",
+    "Questions of a regression evaluation",
     "Comparison and diagnosis",
     "Gate",
     "Release",

@@ -145,7 +145,7 @@ def test_too_few_sessions_stop_no_run_since_episodes_take_turns(endpoint: Endpoi
 
 
 @pytest.mark.long
-def test_a_guard_rails_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
+def test_a_regression_evaluations_server_and_its_settings_are_looked_at_too(endpoint: Endpoint, tmp_path: Path):
     with odd_server("stubborn") as url:
         regression = {"name": "words", "environment": {"name": "echo"}, "server": {"url": url}}
         chosen = load_recipe(TOY, [f"guards=[{json.dumps(regression)}]"])

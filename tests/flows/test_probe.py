@@ -193,10 +193,10 @@ def test_no_examined_question_is_trained_on_or_probed_on_any_rung(climbed: Climb
     }
 
 
-def test_what_a_guard_rail_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
+def test_what_a_regression_evaluation_asks_is_not_on_a_rung_that_is_the_recipes_own_task(
     server: EnvironmentServer, tmp_path: Path, prefect_server: None
 ):
-    """Sums of two digits, of which there are so few that some of a guard rail's are among GRPO's."""
+    """Sums of two digits, of which there are so few that some of a regression evaluation's are among GRPO's."""
     config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "allow_negation": False}
     sums = {"dataset": "chain_sum", "config": config}
     regression = {"name": "again", "environment": {"name": "reasoning_gym", "settings": sums}, "questions": 10}
@@ -285,7 +285,7 @@ def test_a_second_time_nothing_is_asked_or_played_again(climbed: Climbed):
     assert {run.state for run in climbed.second} == {"cached"}
     titles = [run.title for run in climbed.second]
     assert titles == [
-        "Questions of a guard rail",
+        "Questions of a regression evaluation",
         *(f"Questions of rung {place}" for place in (1, 2, 3)),
         *["Questions of the probe"] * 3,
         *(f"Probe of sft on rung {place} in reasoning_gym isomorphic_strings" for place in (1, 2, 3)),

@@ -1,4 +1,4 @@
-"""What the flow tells the gate: whether the champion is known, who was rolled back, how far guard rails may fall."""
+"""What the flow tells the gate: whether the champion is known, who was rolled back, how far a skill may fall."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +66,7 @@ def refused(decision: dict[str, Any]) -> set[str]:
     return {rule["rule"] for rule in decision["rules"] if not rule["holds"]}
 
 
-def test_three_questions_more_are_too_few_and_the_guard_rails_have_the_recipes_allowance(decided):
+def test_three_questions_more_are_too_few_and_the_regression_evaluations_have_the_recipes_allowance(decided):
     decision = decided()
     assert refused(decision) == {"exact test agrees (p below 0.05)"}
     assert list(decision["decided_by"]["guards"].values()) == [decision["allowed"]]

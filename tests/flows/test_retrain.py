@@ -89,7 +89,7 @@ def test_with_a_ladder_grpo_trains_on_the_rung_nearest_to_half_and_is_judged_as_
     assert climbed.report["contamination"]["clean"]
 
 
-def test_a_rung_asks_nothing_that_the_evaluation_or_the_guard_rail_asks(climbed: Ran, home: Path):
+def test_a_rung_asks_nothing_that_the_evaluation_or_the_regression_evaluation_asks(climbed: Ran, home: Path):
     store = home / "artifacts/datasets/local"
     grpos = Window(**climbed.report["seeds"]["grpo"]).seeds()
     episodes = [json.loads(line) for line in read(store / "toy-evaluation", "episodes.jsonl")]

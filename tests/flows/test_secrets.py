@@ -63,7 +63,7 @@ def test_an_address_with_a_secret_is_refused_when_the_recipe_is_read_and_not_rep
     assert SECRET not in str(stopped.value)
 
 
-def test_a_guard_rail_s_server_is_looked_at_too():
+def test_a_regression_evaluations_server_is_looked_at_too():
     regression = {"name": "other", "environment": {"name": "echo"}, "server": {"url": ADDRESSES[0].format(SECRET)}}
     with pytest.raises(Stop, match=r"guards\.0\.server\.url: .*must not hold a user") as stopped:
         load_recipe(Path(TOY), [f"guards={[regression]}"])

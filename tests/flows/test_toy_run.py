@@ -64,7 +64,8 @@ def test_a_run_ends_with_a_report_for_people_and_one_for_machines(toy_run: Ran):
     assert "last loss " in toy_run.out
     assert "last reward " in toy_run.out
     assert [each["guard"] for each in report["guards"]] == ["longer-words"]
-    assert {"Guard rail longer-words: sft", "Guard rail longer-words: grpo"} <= {s["title"] for s in report["stages"]}
+    titles = {stage["title"] for stage in report["stages"]}
+    assert {f"Regression evaluation longer-words: {name}" for name in ("sft", "grpo")} <= titles
     assert report["contamination"]["clean"]
     assert report["contamination"]["learned_from"] == {"sft": report["collect"]["kept"], "grpo": 8}
     assert not report["is_champion"]
@@ -110,11 +111,11 @@ def test_no_held_out_question_was_learned_from(toy_run: Ran, toy_home: Path):
     # the probe's are GRPO's
     evaluation_questions = {episode["question"] for episode in episodes if episode["seed"] not in grpos}
     kept = {json.loads(line)["messages"][1]["content"] for line in read(store / "toy-kept-rollouts", "kept.jsonl")}
-    assert len(evaluation_questions) == 40 + 20  # the guard rail's are among them
+    assert len(evaluation_questions) == 40 + 20  # the regression evaluation's are among them
     assert not kept & evaluation_questions
 
 
-def test_a_guard_rail_compares_grpo_with_sft_where_the_student_was_built_here(toy_run: Ran):
+def test_a_regression_evaluation_compares_grpo_with_sft_where_the_student_was_built_here(toy_run: Ran):
     rows = toy_run.report["lineage"]
     made = {row["stage"]: row["revision"] for row in rows if row["stage"] in ("questions", "sft", "grpo")}
     evaluated = [row["inputs"] for row in rows if row["stage"] == "evaluate"][-2:]
@@ -126,7 +127,8 @@ def test_datasets_loads_what_was_published(toy_run: Ran, toy_home: Path):
     from datasets import load_dataset
 
     snapshots = (toy_home / "artifacts/datasets/local/toy-questions/snapshots").iterdir()
-    snapshot = max(snapshots, key=lambda each: lines(each / "questions.jsonl"))  # not the guard rail's or the probe's
+    # not those of the regression evaluation or of the probe
+    snapshot = max(snapshots, key=lambda each: lines(each / "questions.jsonl"))
     assert load_dataset(str(snapshot), "questions", split="train", cache_dir=str(toy_home / "hf")).num_rows == 180
 
 

@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
 
 @pytest.fixture(scope="module")
 def verdict(store: LocalStore) -> Verdict:
-    """Two models on three questions, a guard rail, and many episodes of the teacher."""
+    """Two models on three questions, a regression evaluation, and many episodes of the teacher."""
     asked = ("evaluate", "Question 3?"), ("evaluate", "Question 5?"), ("grpo", "Question 5?")
     rows = ({"purpose": purpose, "seed": 3, "question": text, "used": True} for purpose, text in asked)
     counts = {"collect": 0, "grpo": 0, "evaluate": 1, "dropped_from_grpo": 0}
@@ -66,7 +66,7 @@ def all_rows(client: TestClient) -> tuple[list[Any], dict[str, Any]]:
             return rows, chunk
 
 
-def test_a_verdict_shows_its_models_its_guard_rails_and_the_teachers_episodes(store: LocalStore, verdict: Verdict):
+def test_a_verdict_shows_models_regression_evaluations_and_the_teachers_episodes(store: LocalStore, verdict: Verdict):
     shown = shown_of_key(verdict.key, store.root)
     assert [(each.source.model, each.source.question_set, each.episodes) for each in shown] == [
         ("SFT", "held out", 3),

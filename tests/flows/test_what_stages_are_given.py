@@ -81,7 +81,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stages:
 BASE, SFT, GRPO = "Student", "SFT", "GRPO"
 QUESTIONS = "Questions of the seed windows"
 IN = "in reasoning_gym spell_backward"
-REGRESSION = "Guard rail longer-words"
+REGRESSION = "Regression evaluation longer-words"
 TEACHER = "Teacher's rollouts (scripted policy, error rate 0.1: not a model)"
 """Of everybody's run the teacher's episodes, of the toy recipe's as well."""
 ALIKE = {
@@ -91,8 +91,8 @@ ALIKE = {
     f"Evaluation of base {IN}": {"checkpoint": BASE, "questions": QUESTIONS},
     f"Evaluation of sft {IN}": {"checkpoint": SFT, "questions": QUESTIONS},
     f"Evaluation of grpo {IN}": {"checkpoint": GRPO, "questions": QUESTIONS},
-    f"{REGRESSION}: sft": {"checkpoint": SFT, "questions": "Questions of a guard rail"},
-    f"{REGRESSION}: grpo": {"checkpoint": GRPO, "questions": "Questions of a guard rail"},
+    f"{REGRESSION}: sft": {"checkpoint": SFT, "questions": "Questions of a regression evaluation"},
+    f"{REGRESSION}: grpo": {"checkpoint": GRPO, "questions": "Questions of a regression evaluation"},
     "Gate: challenger against base": {
         "challenger": GRPO,
         "rival": BASE,
@@ -202,6 +202,6 @@ def test_every_stage_that_plays_does_so_in_the_recipes_environment_but_for_a_reg
     other = everybody.recipe.guards[0].environment.in_key()
     played = {title: record.made_by["settings"].get("environment") for title, record in everybody.records.items()}
     assert {title for title, where in played.items() if where == other} == {
-        *(f"{REGRESSION}: sft", f"{REGRESSION}: grpo", "Questions of a guard rail"),
+        *(f"{REGRESSION}: sft", f"{REGRESSION}: grpo", "Questions of a regression evaluation"),
     }
     assert sum(where == own for where in played.values()) > 10

@@ -213,7 +213,7 @@ def test_only_the_metric_that_was_written_down_before_counts(case: Case):
     assert case.decide(episodes(scores), episodes([0.1] * 100), GateSpec(metric="mean_score"))["promoted"]
 
 
-def test_a_guard_rail_that_falls_by_more_than_its_allowance_refuses_a_better_model(case: Case):
+def test_a_regression_evaluation_that_falls_by_more_than_its_allowance_refuses_a_better_model(case: Case):
     fell = {"sums": (episodes([1.0] * 60 + [0.0] * 40), episodes([1.0] * 53 + [0.0] * 47))}
     decision = case.decide(episodes(BETTER), episodes(WORSE), regressions=fell, allowed=0.05)
     assert refused(decision) == ["guard rail sums"]
@@ -284,7 +284,7 @@ def test_a_rival_that_was_asked_fewer_questions_is_compared_on_these(case: Case)
     assert decision["comparison"]["delta"] == pytest.approx(2 / 3)
 
 
-def test_a_guard_rail_that_could_not_fall_is_said_to_be_one(case: Case):
+def test_a_regression_evaluation_that_could_not_fall_is_said_to_be_one(case: Case):
     never = episodes([0.0] * 60)
     decision = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (never, never)}, allowed=0.05)
     assert decision["promoted"]
@@ -324,7 +324,7 @@ def test_equal_models_are_not_better_without_a_margin_either():
     assert not any(rule.holds for rule in rules)
 
 
-def test_a_guard_rail_may_fall_by_its_allowance_exactly(case: Case):
+def test_a_regression_evaluation_may_fall_by_its_allowance_exactly(case: Case):
     before, after = episodes([1.0] * 75 + [0.0] * 25), episodes([1.0] * 50 + [0.0] * 50)
     for allowed, holds in ((0.25, True), (0.24, False)):
         decided = case.decide(episodes(BETTER), episodes(WORSE), regressions={"sums": (before, after)}, allowed=allowed)

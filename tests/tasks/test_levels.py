@@ -46,7 +46,7 @@ def used(rows: list[dict[str, Any]]) -> list[str]:
     return [row["question"] for row in rows if row["used"]]
 
 
-def test_what_an_evaluation_or_a_guard_rail_asks_is_in_no_rung(context: StageContext):
+def test_what_an_evaluation_or_a_regression_evaluation_asks_is_in_no_rung(context: StageContext):
     """By its text: under other settings, another seed, in another case."""
     own = question_texts(words(3, 4), WINDOW.seeds())
     held_out = published(context, "k1", [("evaluate", own[0].upper(), True), ("evaluate", own[1], False)])

@@ -1,4 +1,4 @@
-"""The three models on the held-out questions, and two of them on the guard rails; prints the table."""
+"""The three models on the held-out questions, and two of them in the regression evaluations; prints the table."""
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool

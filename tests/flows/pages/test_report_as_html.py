@@ -24,7 +24,7 @@ def test_a_run_that_left_something_out_has_no_chapter_for_it(tmp_path: Path):
     for absent in (
         "What became of",
         "The teacher against",
-        "Guard rails:",
+        "Regression evaluations:",
         "How hard GRPO",
         "Failures worth",
         "What the curriculum",

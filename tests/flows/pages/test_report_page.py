@@ -105,7 +105,7 @@ def test_outcome_decision_reason_cost_and_duration_are_seen_without_scrolling(br
         "10 s on a machine",
         "GRPO won 12 that SFT had wrong, and lost 3 that it had right",
         "Wrong: 6 of 30: 6 wrong answer",
-        "Guard rail sums: 0.0% before, 80.0% after",
+        "Regression evaluation sums: 0.0% before, 80.0% after",
     ):
         assert wanted in text, wanted
 

@@ -293,7 +293,7 @@ def test_for_a_curriculum_the_rungs_are_one_mixture_on_the_recipes_server():
         )
 
 
-def test_a_guard_rails_seeds_are_nobody_elses():
+def test_a_regression_evaluations_seeds_are_nobody_elses():
     recipe = load_recipe(TOY, [])
     regression_seeds = set(recipe.regression_window(0).seeds())
     assert not any(regression_seeds & set(window.seeds()) for _, window in recipe.seed_windows())
@@ -304,7 +304,7 @@ def test_the_tutorials_protocol_decides_nothing(tmp_path: Path):
         load_recipe(TOY, ["evaluate.protocol=tutorial"])
 
 
-def test_a_mistake_within_a_guard_rail_is_named_with_its_path(tmp_path: Path):
+def test_a_mistake_within_a_regression_evaluation_is_named_with_its_path(tmp_path: Path):
     given = yaml.safe_load(TOY.read_text())
     given["guards"][0]["may_fal"] = 0.1
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(given))
@@ -312,11 +312,11 @@ def test_a_mistake_within_a_guard_rail_is_named_with_its_path(tmp_path: Path):
         load_recipe(tmp_path / "toy.yaml", [])
 
 
-def test_two_guard_rails_of_one_name_are_refused(tmp_path: Path):
+def test_two_regression_evaluations_of_one_name_are_refused(tmp_path: Path):
     given = yaml.safe_load(TOY.read_text())
     given["guards"] *= 2
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(given))
-    with pytest.raises(Stop, match="two guards have the same name"):
+    with pytest.raises(Stop, match="guards: two regression evaluations have the same name: longer-words"):
         load_recipe(tmp_path / "toy.yaml", [])
 
 

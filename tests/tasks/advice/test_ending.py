@@ -315,7 +315,7 @@ def test_grpo_paid_where_the_whole_interval_is_above_zero(low: float, high: floa
 
 
 @pytest.mark.parametrize(("before", "idle"), [(0.02, True), (0.05, True), (0.06, False)])
-def test_a_guard_rail_that_could_not_fall_is_told(before: float, idle: bool):
+def test_a_regression_evaluation_that_could_not_fall_is_told(before: float, idle: bool):
     after = {"after": {"accuracy": 0.5}, "delta": -0.09, "ci": (-0.1, -0.08)}
     regressions = [{"guard": "sums", "before": {"accuracy": before}}, {"guard": "other", "before": {"accuracy": 0.9}}]
     rules = [
@@ -328,6 +328,7 @@ def test_a_guard_rail_that_could_not_fall_is_told(before: float, idle: bool):
     assert text.startswith("**Not promoted**, compared with the untrained student; there was no champion.\n")
     assert (f"It was at {before:.1%}: it could not fall by more." in text) == idle
     assert "90.0%" not in text
+    assert ("| regression evaluation sums |" in text, "guard rail" in text) == (True, False)
     assert ("| yes |" in text, "| **no** |" in text) == (True, True)
     promoted = GateDecision.model_validate(decision | {"guards": [], "promoted": True})
     assert endings.as_markdown(promoted).startswith("**Promoted**")

@@ -48,7 +48,7 @@ def test_where_nothing_breaks_nothing_is_told_or_left_out():
     assert scored(episodes) == (episodes, "")
 
 
-def test_a_guard_rail_is_compared_on_what_did_not_break_for_both():
+def test_a_regression_evaluation_is_compared_on_what_did_not_break_for_both():
     regression_records = {"sums.base": answered(1.0, None, 1.0), "sums.grpo": answered(0.0, None, 1.0)}
     regression = compare_all({"base": answered(1.0), "grpo": answered(1.0)}, regression_records)["guards"][0]
     assert (regression["before"]["accuracy"], regression["after"]["accuracy"], regression["delta"]) == (1.0, 0.5, -0.5)

@@ -56,7 +56,7 @@ def test_a_duration_is_told_as_a_person_would():
     ]
 
 
-LONG = "Evaluation of grpo in reasoning_gym spell_backward, of a guard rail, with a title that goes on and on and on"
+LONG = "Evaluation of grpo in reasoning_gym spell_backward, of a round, with a title that goes on and on, and on and on"
 
 
 @pytest.fixture

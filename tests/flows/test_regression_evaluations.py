@@ -1,4 +1,4 @@
-"""Which model's skills the guard rails protect before there is a champion."""
+"""Which model's skills the regression evaluations protect before there is a champion."""
 
 import pytest
 
