@@ -75,7 +75,7 @@ class Judging(Echoing):
 
 def test_say_is_no_tool_of_a_model():
     assert tools_in(Desk) == ["look_up", "refund"]
-    player = Player(object.__new__(environment_of(Desk)))
+    player = Player(environment_of(Desk)(EnvironmentSettings()))
     assert [tool.name for tool in player.tools] == ["look_up", "refund"]
     assert player.takes_text
     assert not hasattr(facade_of(player), "say"), "TRL would take it for a tool"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from apprentice.envs.game import Game, tools_in
+from apprentice.envs.game import EnvironmentSettings, Game, tools_in
 from apprentice.envs.game_server import GameServer, Move, server_of
 from apprentice.envs.number import Number, Settings, call
 from apprentice.envs.one_file import environment_of
@@ -48,7 +48,7 @@ def start_server(game: type[Game] = Doors) -> GameServer:
 
 def test_its_tools_are_its_own_public_methods_with_their_schemas():
     assert tools_in(Doors) == ["left", "right"]
-    player = Player(object.__new__(environment_of(Doors)))
+    player = Player(environment_of(Doors)(EnvironmentSettings()))
     assert [tool.name for tool in player.tools] == ["left", "right"]
     assert player.schemas[1]["function"]["parameters"]["properties"]["force"]["type"] == "integer"
 

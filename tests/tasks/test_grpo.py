@@ -1,15 +1,15 @@
 """Laws 4 and 5 in GRPO: a group shares its question, an outage is no reward."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.catalog import EnvironmentSpec, server_app
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.envs.wire.session import Session
 from apprentice.tasks import grpo as stage
@@ -20,6 +20,7 @@ from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
+from tests.envs.published.serving import serving
 from tests.tasks.test_one_prompt import tiny_model
 
 
@@ -176,16 +177,18 @@ def test_too_few_places_are_told_with_what_to_raise_and_a_server_that_is_gone_is
 
 
 def test_of_a_mixture_the_server_with_the_fewest_places_is_named(chain_sum: EnvironmentSpec):
-    parts = {name: EnvironmentServer(url=f"http://{name}") for name in ("a", "b", "c")}
-    is_open = [
-        {"a": True, "b": True, "c": True},
-        {"a": True, "b": False, "c": True},
-        {"a": True, "b": False, "c": False},
-    ]
-    sessions = []
-    for each in is_open:
-        session: Any = object.__new__(SessionOfParts)
-        session._sessions = {name: SimpleNamespace(is_open=value) for name, value in each.items()}
-        sessions.append(session)
-    pool: Any = SimpleNamespace(sessions=sessions, server=EnvironmentServer(parts=parts), granted=9)
-    assert stage._scarcest(pool, chain_sum) == ("b", "http://b", 1)
+    """Two sessions wait for the second server, so of the third only one place is taken as well."""
+    sums = {"name": "reasoning_gym", "settings": chain_sum.settings}
+    parts = {"echo": {"name": "echo"}, "number": {"name": "number"}, "sums": sums}
+    with ExitStack() as stack:
+        servers = {
+            name: EnvironmentServer(url=stack.enter_context(serving(server_app("number", places))), patience=0.3)
+            for name, places in {"echo": 4, "number": 1, "reasoning_gym": 4}.items()
+        }
+        mixture = EnvironmentSpec(name="multi", settings={"parts": parts})
+        pool = stack.enter_context(EnvironmentPool(mixture, EnvironmentServer(parts=servers), size=3))
+        with pytest.raises(Stop) as stopped:
+            stage._open_a_session_each(pool, mixture)
+    assert "plays 3 rollouts at once" in str(stopped.value)
+    assert f"{servers['number'].url} grants 1 sessions" in str(stopped.value)
+    assert "max_concurrent_envs of the number server" in str(stopped.value)

@@ -173,11 +173,14 @@ def test_the_dashboard_shows_the_store_of_the_recipe_or_the_one_named(given: lis
 
 
 @pytest.mark.parametrize("sent", [[], [("a", True), ("b", False)]])
-def test_what_waited_is_published_and_named(sent: list[tuple[str, bool]], stand: Stand, monkeypatch: Any):
-    store = object.__new__(HubStore)
-    artifacts = [(SimpleNamespace(repository=f"me/{key}", key=key), first) for key, first in sent]
-    monkeypatch.setattr(HubStore, "send_waiting", lambda _: artifacts)
-    opened = stand(servers, "open_store", store)
+def test_what_waited_is_published_and_named(sent: list[tuple[str, bool]], stand: Stand, tmp_path: Path):
+    class WaitingStore(HubStore):
+        """Another process has filled it."""
+
+        def send_waiting(self) -> list[tuple[Any, bool]]:
+            return [(SimpleNamespace(repository=f"me/{key}", key=key), first) for key, first in sent]
+
+    opened = stand(servers, "open_store", WaitingStore(tmp_path, "toy", "me"))
     ended = typed("publish", TOY, "--set", "seed=3")
     assert opened == [(load_recipe(TOY, ["seed=3"]),)]
     if not sent:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -100,20 +101,6 @@ def test_the_client_is_bounded_by_its_tokens_and_sends_what_the_address_holds_wi
     assert (plain._custom_query, plain._custom_headers) == ({}, {})
 
 
-class Answer:
-    """What a transport gives back before its body is read."""
-
-    def __init__(self, status: int, headers: dict[str, str], pieces: list[bytes]):
-        self.status_code = status
-        self.headers = httpx2.Headers(headers)
-        self.is_redirect = httpx2.Response(status, headers=headers).is_redirect
-        self.pieces = pieces
-
-    async def aiter_raw(self) -> Any:
-        for piece in self.pieces:
-            yield piece
-
-
 @pytest.mark.parametrize(
     ("status", "headers", "pieces", "read"),
     [
@@ -133,11 +120,15 @@ class Answer:
 def test_an_answer_is_read_whole_where_it_is_no_redirect_not_compressed_and_not_too_long(
     status: int, headers: dict[str, str], pieces: list[bytes], read: bytes | str
 ):
-    transport: Any = object.__new__(_Bounded)
-    transport._largest = 10
-    reading = transport._read(Answer(status, headers, pieces))
+    async def body() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    answer = httpx2.Response(status, headers=headers, content=body())
+    client = _Bounded(largest=10, transport=httpx2.MockTransport(lambda _: answer))
+    reading = client.get("http://there")
     if isinstance(read, bytes):
-        assert asyncio.run(reading) == read
+        assert asyncio.run(reading).content == read
         return
     with pytest.raises(Redirected if status < 400 and status >= 300 else Unanswered) as refused:
         asyncio.run(reading)

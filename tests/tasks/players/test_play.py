@@ -1,12 +1,14 @@
 """Who plays an examination: batches stay full where episodes end at different turns, and nothing is mixed up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from apprentice.envs import base
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Settings
@@ -14,7 +16,16 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.play import PROTOCOLS, TUTORIAL_TOKENS, Endpoint, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.players.play import (
+    PROTOCOLS,
+    TUTORIAL_TOKENS,
+    Endpoint,
+    LocalModel,
+    Play,
+    play_alone,
+    play_batched,
+    plays_of,
+)
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.tasks.episodes.test_episode import Guess, call
@@ -176,17 +187,25 @@ def test_several_samples_of_a_greedy_model_are_refused():
         EvaluateSpec(samples=2)
 
 
-def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_path):
-    """What a batch holds changes nothing, so an evaluation that was interrupted ends as one that was not."""
-    from apprentice.tasks.models.checkpoints import save
-    from apprentice.tasks.players.play import LocalModel
-    from tests.tasks.test_one_prompt import tiny_model
-    from tests.tokenizers import build_tokenizer
+@pytest.fixture
+def local_model(chain_sum: EnvironmentSpec, tmp_path: Path) -> Callable[..., LocalModel]:
+    """A tiny model that plays as an evaluation's settings say."""
 
-    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
-    save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
-    spec = EvaluateSpec(decoding="sampled", max_new_tokens=8, samples=2)
-    model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
+    def make(seed: int = 0, **settings: Any) -> LocalModel:
+        from apprentice.tasks.models.checkpoints import save
+        from tests.tasks.test_one_prompt import tiny_model
+        from tests.tokenizers import build_tokenizer
+
+        tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
+        save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
+        return LocalModel(tmp_path, EvaluateSpec(**settings), PROTOCOLS["parity"], seed)
+
+    return make
+
+
+def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(local_model: Callable[..., LocalModel]):
+    """What a batch holds changes nothing, so an evaluation that was interrupted ends as one that was not."""
+    model = local_model(decoding="sampled", max_new_tokens=8, samples=2)
 
     def episode(seed: int, sample: int) -> Episode:
         started = Episode(Player(Guess(Settings(dataset="chain_sum"))), seed)
@@ -204,35 +223,24 @@ def test_a_sample_is_the_same_in_whatever_company_it_is_drawn(chain_sum, tmp_pat
     assert len({str(message) for message in together}) == len(seeds_and_samples), "samples differ, also of one question"
 
 
-def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_position(chain_sum, tmp_path):
+def test_an_evaluation_in_bf16_rounds_weights_and_cache_and_no_angle_of_a_position(
+    local_model: Callable[..., LocalModel],
+):
     import torch
 
-    from apprentice.tasks.models.checkpoints import save
-    from apprentice.tasks.players.play import LocalModel
-    from tests.tasks.test_one_prompt import tiny_model
-    from tests.tokenizers import build_tokenizer
-
-    tokenizer = build_tokenizer(chain_sum, ["1 + 1 =", "2 + 2 ="])
-    save(tiny_model(tokenizer, positions=1024), tokenizer, tmp_path)
-    spec = EvaluateSpec(max_new_tokens=4, bf16=True)
-    model = LocalModel(tmp_path, spec, PROTOCOLS["parity"], seed=0)
+    model = local_model(max_new_tokens=4, bf16=True)
     model.reply([Episode(Player(Guess(Settings(dataset="chain_sum"))), seed) for seed in (1, 2)])
     assert {weight.dtype for weight in model._model.parameters()} == {torch.bfloat16}
     assert {each.dtype for each in model._model.buffers()} == {torch.float32}
     assert {layer.keys.dtype for layer in model._prefix._layers} == {torch.bfloat16}
 
 
-def test_samples_follow_the_model_s_probabilities():
+def test_samples_follow_the_model_s_probabilities(local_model: Callable[..., LocalModel]):
     """Chi-squared over 4,000 draws from four tokens at temperature 0.5."""
     import torch
     from scipy.stats import chisquare
 
-    from apprentice.tasks.players.play import LocalModel
-
-    model = object.__new__(LocalModel)
-    model._seed, model._temperature = 7, 0.5
-    model._model = torch.nn.Linear(1, 1)
-    model._model.device = torch.device("cpu")  # type: ignore[assignment]
+    model = local_model(seed=7, decoding="sampled", temperature=0.5)
     scores = torch.tensor([0.1, 0.4, 0.2, 0.3]).log()
     episodes: Any = [Named(seed) for seed in range(4000)]
     drawn = model._noise(episodes)(scores.repeat(4000, 1), range(4000)).argmax(dim=1)
