@@ -152,7 +152,7 @@ def _tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         "differences": comparison_rows(verdict.comparisons),
         "kinds of failure": kind_rows(report["kinds_of_failure"]),
         "slices": [
-            {"trait": row.trait, "kind": row.kind, "n": row.n}
+            {"slice": row.trait, "kind": row.kind, "n": row.n}
             | {as_title(model): found.accuracy for model, found in row.models.items()}
             for row in verdict.slices
         ],

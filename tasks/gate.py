@@ -112,7 +112,7 @@ def gate(
         promoted=all(rule.holds for rule in rules),
     )
     write(context.out, decision)
-    announce.markdown("gate", as_markdown(decision), "The gate's verdict")
+    announce.markdown("gate", as_markdown(decision), "The gate's decision")
     delta = compared and compared.delta
     return {"promoted": decision.promoted, "metric": spec.metric, "delta": delta, "reasons": decision.reasons}
 

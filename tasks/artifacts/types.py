@@ -251,7 +251,7 @@ class Decision(Artifact):
 
 
 class Release(Checkpoint):
-    """A trained model with its results and the gate's verdict on its card."""
+    """A trained model with its results and the gate's decision on its card."""
 
     suffix = "model"
     stage: Literal["champion"] = "champion"  # type: ignore[assignment]
