@@ -41,6 +41,9 @@ from apprentice.flows.training_checks import (
 )
 from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.collect import collect, collect_shard
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.dialect import read_key
+from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
@@ -49,9 +52,6 @@ from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.student_model import check_downloaded, check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
-from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.dialect import read_key
-from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.questions import questions
 from apprentice.tasks.relabel import relabel
 from apprentice.tasks.reporting import announce
@@ -230,7 +230,7 @@ class Preflight:
         with ThreadPoolExecutor(1) as meanwhile:  # the environment's server starts in a process of its own
             if buys:
                 meanwhile.submit(run.servers.teacher)
-                meanwhile.submit(import_module, "apprentice.tasks.players.endpoint_client")
+                meanwhile.submit(import_module, "apprentice.tasks.endpoints.endpoint_client")
             if new:
                 meanwhile.submit(import_module, "trl.chat_template_utils")
             plays = buys is not None and recipe.collects

@@ -24,15 +24,15 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import check_broken
 from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import COUNTED, Rollouts, RolloutShard
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Teacher
+from apprentice.tasks.endpoints.teacher_thoughts import letters_of_thought
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
-from apprentice.tasks.players.teacher import Teacher
-from apprentice.tasks.players.teacher_thoughts import letters_of_thought
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop

@@ -20,12 +20,13 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.comparison import answers_of, check_broken, worth
 from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
 from apprentice.tasks.models.memory import explained_oom
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import (
     PROTOCOLS,
     Endpoint,
@@ -38,7 +39,6 @@ from apprentice.tasks.players.play import (
     plays_of,
 )
 from apprentice.tasks.players.refused_episodes import check_unanswered_twice
-from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop, TeacherFailed
 from apprentice.tasks.reporting.progress import note

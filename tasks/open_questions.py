@@ -16,13 +16,13 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import spawn, start
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Message, last_text, problems, prompt
 from apprentice.tasks.episodes.record import Journal, Record
 from apprentice.tasks.episodes.texts import same_text
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
-from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop
 from apprentice.tasks.reporting.progress import note

@@ -34,7 +34,7 @@ ORDER = [
         "tasks/models",
         "tasks/serving",
     ),
-    *("tasks/engine", "tasks/players", "tasks/rollouts", "tasks/training", "tasks", "tasks/cards"),
+    *("tasks/engine", "tasks/endpoints", "tasks/players", "tasks/rollouts", "tasks/training", "tasks", "tasks/cards"),
     *(
         "flows/recipe",
         "flows/runtime",

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.artifacts.foreign import Trusted
+from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.example import drafts_of
@@ -31,7 +32,6 @@ from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.memory import round_weights
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.players.thought_budget import Thoughts, TurnStart, within_budget
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, TeacherRefused, TeacherUnavailable

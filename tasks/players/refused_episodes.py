@@ -16,8 +16,8 @@ from apprentice.envs.player import Player
 from apprentice.envs.tools import tools_text, without_return
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.artifacts.types import COUNTED
+from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.episodes.record import Journal, Message, Record
-from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.teacher import Spent, Teacher
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import Stop, TeacherFailed
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.endpoint import KEY

@@ -16,13 +16,13 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.collect import collect, collect_shard, play_one
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.dialect import read_key
+from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import Record, check_initial_settings, journal
 from apprentice.tasks.filter import filter_rollouts
-from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.dialect import read_key
-from apprentice.tasks.players.teacher import Spent, Teacher
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window

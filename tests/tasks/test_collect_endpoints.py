@@ -24,11 +24,11 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.kinds import why_dropped
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
+from apprentice.tasks.endpoints import refusals
+from apprentice.tasks.endpoints import teacher as teacher_client
+from apprentice.tasks.endpoints.dialect import dialect_of
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.players import refusals
-from apprentice.tasks.players import teacher as teacher_client
-from apprentice.tasks.players.dialect import dialect_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window

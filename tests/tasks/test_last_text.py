@@ -20,15 +20,15 @@ from apprentice.tasks.analysis.kinds import calibration, outcome_of, why_dropped
 from apprentice.tasks.analysis.reward_hacking import answer_of
 from apprentice.tasks.collect import play_one
 from apprentice.tasks.dpo import preference
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.episodes.episode import Episode, last_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.mix import _right
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.play import PROTOCOLS, Play, as_record, play_alone, play_batched
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
-from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
 from tests.endpoint import KEY, Endpoint, call, say

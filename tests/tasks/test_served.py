@@ -13,6 +13,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import open_pools
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.types import BaseStudent, Questions
+from apprentice.tasks.endpoints import refusals
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Episode, Message
@@ -22,7 +23,6 @@ from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players import refusals
 from apprentice.tasks.players.play import LocalModel
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, Prices

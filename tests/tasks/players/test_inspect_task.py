@@ -25,14 +25,14 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
 from apprentice.flows.compare_models import inspect_models
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.players.inspect_task import RATES, episodes_task, run_inspect
 from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
-from apprentice.tasks.players.teacher import Teacher
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.endpoint import KEY, Endpoint

@@ -16,10 +16,10 @@ import pytest
 
 from apprentice.tasks.artifacts.local import LocalStore, flock
 from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import Journal
-from apprentice.tasks.players.budget import Budget
 from apprentice.tasks.reporting import lease
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
 from apprentice.tasks.reporting.lease import Lease, held

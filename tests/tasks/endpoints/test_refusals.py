@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import tenacity
 
-from apprentice.tasks.players import refusals
-from apprentice.tasks.players.budget import usage_of
-from apprentice.tasks.players.refusals import RefusedRequest
+from apprentice.tasks.endpoints import refusals
+from apprentice.tasks.endpoints.refusals import RefusedRequest
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:
@@ -110,44 +109,6 @@ def test_the_end_of_a_limit_is_read_from_header_and_text(
     assert RefusedRequest(429, error(message, metadata={"headers": "none"}), headers, 120.0).ends_in == pytest.approx(
         seconds
     )
-
-
-ANTHROPIC = {
-    "prompt_tokens": 100,
-    "completion_tokens": 10,
-    "total_tokens": 110,
-    "cache_creation_input_tokens": 400,
-    "cache_read_input_tokens": 1000,
-}
-
-
-@pytest.mark.parametrize(
-    ("usage", "prompt", "completion", "cached"),
-    [
-        ({"prompt_tokens": 279, "completion_tokens": 6, "total_tokens": 285}, 279, 6, 0),
-        ({"prompt_tokens": 279, "completion_tokens": 6, "total_tokens": 1174}, 279, 895, 0),
-        (
-            {"prompt_tokens": 279, "completion_tokens": 6, "completion_tokens_details": {"reasoning_tokens": 889}},
-            279,
-            895,
-            0,
-        ),
-        (
-            {"prompt_tokens": 279, "completion_tokens": 20, "total_tokens": 299, "prompt_cache_hit_tokens": 256},
-            279,
-            20,
-            256,
-        ),
-        ({"prompt_tokens": 23, "completion_tokens": 20, "total_tokens": 43, "cached_tokens": 256}, 279, 20, 256),
-        ({"input_tokens": 279, "output_tokens": 20}, 279, 20, 0),
-        (ANTHROPIC, 1500, 10, 1000),
-        (ANTHROPIC | {"total_tokens": 1510}, 1500, 10, 1000),
-        (None, 900, 64, 0),
-    ],
-)
-def test_usage_is_read_as_the_dearest_that_it_can_mean(usage: Any, prompt: int, completion: int, cached: int):
-    found = usage_of(usage, sent=900, written=400, read=30, max_tokens=64)
-    assert (found.prompt, found.completion, found.cached) == (prompt, completion, cached)
 
 
 def test_refusals_are_the_same_but_for_their_numbers_and_identifiers():

@@ -7,11 +7,11 @@ message with its thought in `reasoning_content`.
 import re
 from typing import Any
 
+from apprentice.tasks.endpoints.dialect import content_text
 from apprentice.tasks.episodes.notations import split_thought
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.texts import is_broken
 from apprentice.tasks.episodes.thinking import THOUGHT, instructed
-from apprentice.tasks.players.dialect import content_text
 from apprentice.tasks.settings.endpoint import ThoughtsSpec
 
 TOO_LONG = "a thought over its budget"

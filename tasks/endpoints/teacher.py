@@ -15,16 +15,17 @@ from typing import Any, NoReturn
 
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.waiting import wait_for
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.dialect import Completion, as_given, dialect_of, once_each, place_of_key, read_key
+from apprentice.tasks.endpoints.refusals import LEAST_ATTEMPTS, Redirected, RefusedRequest, Unanswered, retrying
+from apprentice.tasks.endpoints.teacher_thoughts import TOO_LONG, asked_to_think, is_too_long, with_its_thought
+from apprentice.tasks.endpoints.usage import usage_of
 from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import Message, last_text, problems
 from apprentice.tasks.episodes.notations import REASONING
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
-from apprentice.tasks.players.budget import Budget, usage_of
-from apprentice.tasks.players.dialect import Completion, as_given, dialect_of, once_each, place_of_key, read_key
-from apprentice.tasks.players.refusals import LEAST_ATTEMPTS, Redirected, RefusedRequest, Unanswered, retrying
-from apprentice.tasks.players.teacher_thoughts import TOO_LONG, asked_to_think, is_too_long, with_its_thought
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.safe_text import one_line
@@ -68,7 +69,7 @@ class Teacher:
     """
 
     def __init__(self, spec: TeacherSpec, base_url: str | None, asks: int, budget: Budget, share: float = 1.0):
-        from apprentice.tasks.players.endpoint_client import endpoint_client  # the SDK takes a second to import
+        from apprentice.tasks.endpoints.endpoint_client import endpoint_client  # the SDK takes a second to import
 
         self._key = read_key(spec) if spec.needs_key else "none-needed"
         headers = dict(spec.headers)
@@ -322,7 +323,7 @@ class Teacher:
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
         import openai
 
-        from apprentice.tasks.players.endpoint_client import whole_answer
+        from apprentice.tasks.endpoints.endpoint_client import whole_answer
 
         try:
             async with asyncio.timeout(self._spec.timeout):  # the client's timeout is per chunk

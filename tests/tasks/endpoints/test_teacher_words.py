@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.tasks.players.teacher import in_words
+from apprentice.tasks.endpoints.teacher import in_words
 
 
 @pytest.mark.parametrize(

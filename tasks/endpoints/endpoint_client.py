@@ -12,7 +12,7 @@ import aiohttp
 import httpx2
 from openai import AsyncOpenAI, DefaultAioHttpClient
 
-from apprentice.tasks.players.refusals import Redirected, Unanswered
+from apprentice.tasks.endpoints.refusals import Redirected, Unanswered
 from apprentice.tasks.reporting.safe_text import one_line
 
 LARGEST_ANSWER = 2**20

@@ -10,12 +10,12 @@ import pytest
 from apprentice.envs.player import Player
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.collect import play_one, play_shortest
+from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.endpoints.teacher import Spent, Teacher
+from apprentice.tasks.endpoints.teacher_thoughts import is_too_long
 from apprentice.tasks.episodes.notations import split_thought
 from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT
-from apprentice.tasks.players.budget import Budget
-from apprentice.tasks.players.teacher import Spent, Teacher
-from apprentice.tasks.players.teacher_thoughts import is_too_long
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec, ThoughtsSpec
 from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.endpoint import KEY, Endpoint, call, say

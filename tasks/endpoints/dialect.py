@@ -11,9 +11,9 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
+from apprentice.tasks.endpoints.refusals import RefusedRequest
 from apprentice.tasks.episodes.record import Message, arguments_of
 from apprentice.tasks.episodes.texts import is_broken, read_json
-from apprentice.tasks.players.refusals import RefusedRequest
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec

@@ -8,14 +8,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from apprentice.tasks.players.endpoint_client import (
+from apprentice.tasks.endpoints.endpoint_client import (
     LARGEST_ANSWER,
     LARGEST_TOKEN,
     _Bounded,
     endpoint_client,
     whole_answer,
 )
-from apprentice.tasks.players.refusals import Redirected, Unanswered
+from apprentice.tasks.endpoints.refusals import Redirected, Unanswered
 
 JSON, TEXT, STREAM = ({"content-type": kind} for kind in ("application/json", "text/plain", "text/event-stream"))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.players.budget import Budget
+from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.reporting.errors import BudgetReached
 from apprentice.tasks.settings.endpoint import Prices
 

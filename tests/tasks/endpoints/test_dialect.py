@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from prefect.blocks.system import Secret
 
-from apprentice.tasks.players import dialect
-from apprentice.tasks.players.dialect import Completion, Dialect, once_each, read_key
-from apprentice.tasks.players.refusals import RefusedRequest
+from apprentice.tasks.endpoints import dialect
+from apprentice.tasks.endpoints.dialect import Completion, Dialect, once_each, read_key
+from apprentice.tasks.endpoints.refusals import RefusedRequest
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 
