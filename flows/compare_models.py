@@ -32,7 +32,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, re
 from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
 from apprentice.tasks.files.forms import require_inspect
 from apprentice.tasks.models.student_model import as_its_template_says, pinned
-from apprentice.tasks.players.play import CANNOT_SEE
+from apprentice.tasks.players.protocols import CANNOT_SEE
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

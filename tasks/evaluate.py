@@ -27,17 +27,9 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
 from apprentice.tasks.models.memory import explained_oom
-from apprentice.tasks.players.play import (
-    PROTOCOLS,
-    Endpoint,
-    Keep,
-    LocalModel,
-    Parity,
-    Play,
-    play_alone,
-    play_batched,
-    plays_of,
-)
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.play import Endpoint, Keep, Play, play_alone, play_batched, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS, Parity
 from apprentice.tasks.players.refused_episodes import check_unanswered_twice
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop, TeacherFailed

@@ -22,7 +22,7 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
 from apprentice.tasks.evaluate import evaluation_journal, played_at
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players.play import PROTOCOLS
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import as_stop
 from apprentice.tasks.serving.engine import Engine, EngineFailed, launch, llama_server, post

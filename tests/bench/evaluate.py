@@ -37,7 +37,9 @@ from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.play import PROTOCOLS, TUTORIAL_TOKENS, LocalModel, Play, play_batched
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.play import Play, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS, TUTORIAL_TOKENS
 from apprentice.tasks.settings.spec import EvaluateSpec
 
 DATASET = "chain_sum"

@@ -19,7 +19,8 @@ from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.tasks.collect import play_one
 from apprentice.tasks.episodes.episode import Episode, turn_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
-from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
+from apprentice.tasks.players.play import play_alone, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.rollouts.rewards import Stream
 from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
 

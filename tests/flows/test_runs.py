@@ -20,7 +20,7 @@ from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.play import PROTOCOLS
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.evaluations import episodes, evaluation, published

@@ -20,7 +20,8 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import MOST_BYTES, Episode, Message, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.evaluate import evaluation_journal
-from apprentice.tasks.players.play import PROTOCOLS, Play, play_alone, play_batched
+from apprentice.tasks.players.play import Play, play_alone, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.questions import ask
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollouts import LiveRollouts

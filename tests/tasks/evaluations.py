@@ -8,7 +8,7 @@ from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.play import PROTOCOLS
+from apprentice.tasks.players.protocols import PROTOCOLS
 
 A = TypeVar("A", bound=Artifact)
 

@@ -14,7 +14,8 @@ from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.play import PROTOCOLS, Play, play_alone, play_batched
+from apprentice.tasks.players.play import Play, play_alone, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
 
 TUTORIAL_SEEDS = range(999, 1049)

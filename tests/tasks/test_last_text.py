@@ -27,8 +27,9 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.mix import _right
-from apprentice.tasks.players.play import PROTOCOLS, Play, as_record, play_alone, play_batched
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
+from apprentice.tasks.players.play import Play, as_record, play_alone, play_batched
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
 from tests.endpoint import KEY, Endpoint, call, say

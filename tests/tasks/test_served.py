@@ -23,7 +23,7 @@ from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players.play import LocalModel
+from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, Prices
 from apprentice.tasks.settings.spec import BuiltStudent, EvaluateSpec
@@ -273,7 +273,7 @@ def test_an_environment_lost_in_the_middle_is_no_zero_of_a_checkpoint(
     with monkeypatch.context() as patched:
         patched.setattr("apprentice.tasks.evaluate.LocalModel", Losing)
         # a call, so that the environment is needed: what this student says holds none
-        patched.setattr("apprentice.tasks.players.play.parse", lambda *_: as_call())
+        patched.setattr("apprentice.tasks.players.protocols.parse", lambda *_: as_call())
         with pytest.raises(Stop, match=r"lost the environment.*4 of 6 episodes are kept"):
             evaluate.body(case.context, *given)
     assert all(each["reward"] is not None for each in kept_in(case.context))

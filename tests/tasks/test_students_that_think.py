@@ -36,7 +36,7 @@ from apprentice.tasks.filter import filter_thoughts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players import play
+from apprentice.tasks.players import local_model
 from apprentice.tasks.questions import questions
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
 from apprentice.tasks.settings.endpoint import TeacherSpec
@@ -316,7 +316,9 @@ def evaluated(
     """The episodes of an evaluation in which a script writes for the model, and the most tokens of each generation."""
     script = Scripted(stages.tokenizer(stages.sft))
     monkeypatch.setattr(
-        play.LocalModel, "_written", lambda self, prompts, episodes, most, part="": script.generate(prompts, most)
+        local_model.LocalModel,
+        "_written",
+        lambda self, prompts, episodes, most, part="": script.generate(prompts, most),
     )
     spec = EvaluateSpec.model_validate({"questions": 4, "max_new_tokens": 48, "batch_size": 4} | given)
     name = f"evaluate-{'-'.join(map(str, given.values()))}"
@@ -390,7 +392,7 @@ def test_the_prompt_of_every_stage_is_the_same(stages: Stages, monkeypatch: pyte
         prompts.extend(ahead)
         return [self._tokenizer.encode("<|im_end|>") for _ in ahead]
 
-    monkeypatch.setattr(play.LocalModel, "_written", noting)
+    monkeypatch.setattr(local_model.LocalModel, "_written", noting)
     spec = EvaluateSpec(questions=4, batch_size=4)
     evaluate.body(stages.context("prompts"), spec, stages.sft, TASK, stages.questions, 0)
     tokenizer, player = stages.tokenizer(stages.base), TASK.make()

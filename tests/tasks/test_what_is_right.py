@@ -22,7 +22,7 @@ from apprentice.tasks.dataset import Checked, RowReport
 from apprentice.tasks.episodes.record import Record, read_episodes
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.mix import for_the_teacher
-from apprentice.tasks.players.play import PROTOCOLS
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.rescore import is_same
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.sampling import Curriculum

@@ -4,7 +4,9 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.play import PROTOCOLS, LocalModel, play_batched, plays_of
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.play import play_batched, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.bench.scripts.given import Given
 

@@ -5,7 +5,7 @@ import pytest
 from apprentice.tasks.analysis.comparison import check_broken, compare_all, scored, with_intervals
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.play import PROTOCOLS
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
 from tests.hostile.endings import assert_clear
 from tests.tasks.evaluations import episode

@@ -32,7 +32,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.play import PROTOCOLS
+from apprentice.tasks.players.protocols import PROTOCOLS
 from tests.tasks.evaluations import episode, evaluation, published
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from apprentice.tasks.models import shared_prefix
 from apprentice.tasks.models.checkpoints import load_model, save
-from apprentice.tasks.players.play import LocalModel, Parity
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.settings.spec import EvaluateSpec
 from tests.conftest import TASKS
 from tests.tokenizers import build_tokenizer

@@ -31,8 +31,9 @@ from apprentice.tasks.episodes.episode import Episode, Message
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.inspect_task import RATES, episodes_task, run_inspect
-from apprentice.tasks.players.play import PROTOCOLS, play_alone, plays_of
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
+from apprentice.tasks.players.play import play_alone, plays_of
+from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from tests.endpoint import KEY, Endpoint
