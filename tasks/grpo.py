@@ -38,7 +38,8 @@ from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.groups import GroupLog
-from apprentice.tasks.rollouts.rewards import METRIC, EnvironmentReward, held_out_rows, split
+from apprentice.tasks.rollouts.held_out import METRIC, held_out_rows, split
+from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of

@@ -21,8 +21,8 @@ from apprentice.tasks.episodes.episode import Episode, turn_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.play import play_alone, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
-from apprentice.tasks.rollouts.rewards import Stream
 from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
+from apprentice.tasks.rollouts.streams import Stream
 
 
 def old_classes() -> tuple[Any, Any, Any]:

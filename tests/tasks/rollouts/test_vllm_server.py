@@ -9,9 +9,9 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.generation import check_server
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.vllm_server import check_server
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.rollouts.test_rollouts import Hinting, says
 from tests.tasks.test_one_prompt import tiny_model

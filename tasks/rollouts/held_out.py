@@ -1,0 +1,45 @@
+"""Holds some of GRPO's questions out of the training, for TRL's evaluation in its course.
+
+In: the rows of GRPO's window, the checkpoint that it starts from. Out: rows to train on, and TRL's eval_dataset.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.tasks.episodes.record import read_learned, same_text
+from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.rollouts import row_of
+
+METRIC = "eval_reward"
+
+
+def split(rows: list[dict[str, Any]], number: int, before: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows to train on, and `number` rows to hold out: the last ones of the window with distinct texts.
+
+    Held-out questions are new to the checkpoint `before`, and their texts are removed from training. Raises Stop when
+    too few questions remain.
+    """
+    if not number:
+        return rows, []
+    learned = {same_text(row["question"]) for row in read_learned(before)}
+    distinct = {same_text(row["question"]): row for row in rows}
+    fresh = [text for text in distinct if text not in learned]
+    held = set(fresh[-number:])
+    left = [row for row in rows if same_text(row["question"]) not in held]
+    if len(held) < number or len(left) < number:
+        raise Stop(
+            f"grpo.held_out needs {number} questions of the GRPO window, which has {len(distinct)} distinct ones, "
+            f"{len(fresh)} of them new to the model; at least as many must remain to train on.",
+            "Raise windows.grpo.size, or lower grpo.held_out.questions.",
+        )
+    return left, [distinct[text] for text in distinct if text in held]
+
+
+def held_out_rows(environment: EnvironmentSpec, held: list[dict[str, Any]], mode: str) -> Any:
+    """TRL's eval_dataset; None without questions. The column `held_out` marks the rows for the reward."""
+    from datasets import Dataset
+
+    instance = environment.make()
+    rows = [row_of(mode, instance, row["seed"], row["question"]) | {"held_out": True} for row in held]
+    return Dataset.from_list(rows) if rows else None
