@@ -1,6 +1,6 @@
 """What an assistant message does to an episode, and what counts as a valid call (law 7)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -8,7 +8,7 @@ from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.player import Player
 from apprentice.envs.reasoning_gym.env import Environment, Settings
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.episodes.episode import MOST_BYTES, Episode, beyond_limits, cut, problems
+from apprentice.tasks.episodes.episode import Episode, problems
 from apprentice.tasks.episodes.thinking import cut_off
 
 
@@ -274,38 +274,3 @@ def test_a_reward_outside_its_range_is_a_broken_environment_and_never_a_reward(r
     episode.step(call("guess", {"number": 7}))
     assert episode.reward is None
     assert f"reward is {reward}, which is not within 0 to 1" in episode.broken
-
-
-@pytest.mark.parametrize(
-    ("message", "begins"),
-    [
-        ({"content": "x" * 600}, "x" * 500 + " …"),
-        (
-            {"content": None, "tool_calls": [{"function": {"name": "guess", "arguments": '{"n": 1}'}}]},
-            'guess({"n": 1} …',
-        ),
-        ({"content": "a", "tool_calls": [{"function": {"name": "b", "arguments": {"c": 1}}}] * 2}, "a b(… b(… …"),
-        ({"content": "", "tool_calls": None}, " …"),
-        ({"tool_calls": [{"function": {"name": "n" * 501, "arguments": "y"}}]}, "n" * 500 + " …"),
-    ],
-)
-def test_of_an_answer_beyond_a_limit_the_beginning_is_kept_as_text(message: dict[str, Any], begins: str):
-    assert cut(message) == {"role": "assistant", "content": begins}
-
-
-@pytest.mark.parametrize(
-    ("message", "limit"),
-    [
-        ({"content": "x" * MOST_BYTES}, None),
-        ({"content": "x" * (MOST_BYTES + 1)}, "an answer of more than 128 KiB"),
-        ({"content": "é" * (MOST_BYTES // 2)}, None),
-        ({"content": "é" * (MOST_BYTES // 2) + "x"}, "an answer of more than 128 KiB"),
-        ({"tool_calls": [{"function": {"name": "x", "arguments": "y" * (MOST_BYTES - 1)}}]}, None),
-        (
-            {"tool_calls": [{"function": {"name": "x", "arguments": "y" * MOST_BYTES}}]},
-            "an answer of more than 128 KiB",
-        ),
-    ],
-)
-def test_an_answer_may_have_128_kib_of_everything_together(message: dict[str, Any], limit: str | None):
-    assert beyond_limits(message) == limit
