@@ -34,7 +34,7 @@ from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation, conversation_of
 from apprentice.tasks.formats.padding import check_characters, without_padding
 from apprentice.tasks.formats.served_log import conversations
-from apprentice.tasks.questions import ask
+from apprentice.tasks.question_texts import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.rescore import act_again, difference, in_order, is_same

@@ -1,32 +1,24 @@
-"""Reads the text of every question in the three seed windows from the environment.
+"""Selects a run's questions: of the three seed windows, a regression evaluation, a rung, the probe, a round.
 
-In: the task and the windows. Out: `Questions`: questions.jsonl (purpose, seed, question, used).
+In: the task, the windows, what is asked elsewhere. Out: `Questions`: questions.jsonl (purpose, seed, question, used).
 Why: small problem spaces repeat questions under different seeds. Knowing the texts in advance keeps evaluation
 questions out of training and rejects a task with too few questions before anything is bought or trained.
-
-Reads the questions of one round, without those that an earlier round has asked.
 """
 
 import hashlib
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import held_out_texts, read_rows, same_text, used_questions, write_questions
+from apprentice.tasks.question_space import LEAST_FRESH, check_space, lasts, least_fresh
+from apprentice.tasks.question_texts import ask
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop, as_stop
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import TRAINED_ON, Purpose, SeedWindows, Shares, Window
-
-LEAST_FRESH = 0.5
-"""Minimum share of a training window that must remain after evaluation questions are removed."""
-
 
 QUESTIONS_BOX = Drawn("Questions", is_aside=True)
 PROBED = Drawn("Probe", is_aside=True)
@@ -55,7 +47,7 @@ def questions(
             used = evaluated_seed == seed if purpose == Purpose.EVALUATE else evaluated_seed is None
             rows.append({"purpose": purpose, "seed": seed, "question": texts[seed], "used": used})
     if not repeats:
-        _check_space(windows, chosen, rows, examined)
+        check_space(windows, chosen, rows, examined)
     write_questions(context.out, rows)
     used_by = {purpose: sum(row["used"] for row in rows if row["purpose"] == purpose) for purpose, _ in windows}
     return {
@@ -92,75 +84,6 @@ def publish_exam(
 def _counted(purpose: Purpose, used: int, dropped: int = 0) -> dict[str, Any]:
     """The fields of `Questions` of one purpose."""
     return {each.value: 0 for each in Purpose} | {purpose.value: used, "dropped_from_grpo": dropped}
-
-
-def ask(
-    context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int], named: str = "environment.settings"
-) -> dict[int, str]:
-    """The question of each seed. Raises Stop when the environment rejects the task or cannot be reached.
-
-    Of a window that has grown only the new seeds are asked, and the first one again: a server that asks something else
-    now is asked for all of them.
-
-    `named`: the recipe field that holds the task's settings, for the error message.
-    """
-    known = _known(context, environment, seeds)
-    texts = _asked(context, environment, [*list(known)[:1], *(seed for seed in seeds if seed not in known)], named)
-    if any(texts[seed] != known[seed] for seed in texts.keys() & known.keys()):
-        return _asked(context, environment, seeds, named)
-    return known | texts
-
-
-def _known(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int]) -> dict[int, str]:
-    """The questions of these seeds that the store's folder has, of the same environment."""
-    found: dict[int, str] = {}
-    for _, folder in made_alike(context.run.store, Questions, {"environment": environment.in_key()}):
-        found = {row["seed"]: row["question"] for row in read_rows(folder / "questions.jsonl")} | found
-    return {seed: found[seed] for seed in seeds if seed in found}
-
-
-def _asked(context: StageContext, environment: EnvironmentSpec, seeds: Sequence[int], named: str) -> dict[int, str]:
-    texts = {}
-    server = context.run.servers.environment(environment.name)
-    with (
-        as_stop(Refused, "The environment refused the task: {}", f"Correct {named} in the recipe."),
-        as_stop(
-            SessionLost,
-            "The environment's server gave no question: {}",
-            "Check with `apprentice env check` that it runs and serves this environment, then run again.",
-        ),
-        announce.progress("questions", len(seeds)) as advance,
-        EnvironmentPool(environment, server, say=announce.warn) as pool,
-    ):
-        for seed, text in pool.map(lambda instance, seed: instance.ask(seed), seeds):
-            texts[seed] = text
-            advance(1)
-    return texts
-
-
-def least_fresh(size: int) -> int:
-    """Questions of a training window that must be new: half of them, so none of a window of one, as without GRPO."""
-    return int(LEAST_FRESH * size)
-
-
-def _check_space(windows: SeedWindows, chosen: dict[str, int], rows: list[dict[str, Any]], needed: int) -> None:
-    distinct = len({same_text(row["question"]) for row in rows})
-    advice = "Widen the task (environment.settings) or reduce evaluate.questions."
-    if len(chosen) < needed:
-        raise Stop(
-            f"The problem space is too small: {windows.evaluate.size} seeds gave only {len(chosen)} distinct "
-            f"questions, and the evaluation needs {needed} ({distinct} distinct questions in all windows).",
-            advice,
-        )
-    for purpose in TRAINED_ON:
-        window = [row for row in rows if row["purpose"] == purpose]
-        fresh = sum(row["used"] for row in window)
-        if fresh < least_fresh(len(window)):
-            raise Stop(
-                f"The problem space is too small: {len(window) - fresh} of the {len(window)} {purpose} seeds repeat "
-                f"evaluation questions ({distinct} distinct questions in all windows).",
-                advice,
-            )
 
 
 @stage(produces=Questions, version=1, title="Questions of a rung", drawn=QUESTIONS_BOX)
@@ -253,18 +176,6 @@ def fresh_questions(
     used_by = Counter(row["purpose"] for row in rows if row["used"])
     dropped = windows.of(Purpose.TRAIN).size - used_by[Purpose.TRAIN]
     return {**{purpose: used_by[purpose] for purpose, _ in windows}, "dropped_from_grpo": dropped}
-
-
-def lasts(texts: list[str], a_round: int) -> int:
-    """About how many rounds of `a_round` questions each a space lasts, estimated from the repeats among random ones.
-
-    The number of distinct questions N is Chao's lower bound (A. Chao, Scand. J. Stat. 11, 1984) from the `texts` that
-    occur once and twice; of n random ones in round r a share of exp(-r n / N) is new, and half of them must be.
-    """
-    times = Counter(Counter(map(same_text, texts)).values())
-    once, twice = times[1], times[2]
-    distinct = sum(times.values()) + (once * once / (2 * twice) if twice else once * (once - 1) / 2)
-    return 1 + int(math.log(1 / LEAST_FRESH) * distinct / a_round)
 
 
 def _is_drawn(shares: Shares, slices: dict[str, int | str], seed: int) -> bool:

@@ -23,7 +23,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.evaluate import evaluation_journal
 from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
-from apprentice.tasks.questions import ask
+from apprentice.tasks.question_texts import ask
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollouts import LiveRollouts
 from apprentice.tasks.settings.endpoint import TeacherSpec

@@ -9,7 +9,7 @@ from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_questions, same_text
-from apprentice.tasks.questions import fresh_questions, lasts
+from apprentice.tasks.questions import fresh_questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import SeedWindows, Shares, Window
 from tests.tasks.test_levels import published, question_texts, words
@@ -70,13 +70,6 @@ def test_a_window_of_one_question_that_no_training_uses_ends_no_rounds(context: 
     }
     counts = fresh_questions.body(context, task, windows, 30, earlier, None)
     assert (counts["grpo"], counts["evaluate"]) == (0, 30)
-
-
-def test_how_long_a_space_lasts_is_told_from_the_repeats():
-    drawn = [str(number * number % 997 % 500) for number in range(300)]
-    assert lasts(drawn, a_round=300) <= 2
-    assert lasts(drawn, a_round=30) > 5 * lasts(drawn, a_round=300)
-    assert lasts([str(number) for number in range(300)], a_round=300) > 50
 
 
 @pytest.mark.long
