@@ -21,7 +21,6 @@ from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
-from apprentice.tasks.analysis.comparison import count_seen
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.foreign import is_repository
 from apprentice.tasks.artifacts.locate import checkpoint_named
@@ -31,6 +30,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_questions
 from apprentice.tasks.evaluate import endpoint_as_of, evaluate, evaluate_endpoint
 from apprentice.tasks.files.forms import require_inspect
+from apprentice.tasks.judgement.contamination import count_seen
 from apprentice.tasks.models.student_model import as_its_template_says, pinned
 from apprentice.tasks.players.protocols import CANNOT_SEE
 from apprentice.tasks.questions import exam

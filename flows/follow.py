@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from apprentice.tasks.analysis.comparison import percent
 from apprentice.tasks.judgement.contents import GateDecision, Rates, VerdictContents
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import code, points
+from apprentice.tasks.statistics.intervals import percent
 
 FOLLOWS = "follows.json"
 """In a run's folder: the run whose advice it follows, and what was changed."""

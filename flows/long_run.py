@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.comparison import evaluated_interval, percent, rate
 from apprentice.tasks.analysis.history import PastRound
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
@@ -20,6 +19,8 @@ from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rounds_curve
 from apprentice.tasks.settings.spec import EvaluateSpec, Window
+from apprentice.tasks.statistics.intervals import percent
+from apprentice.tasks.statistics.rates import evaluated_interval, rate
 
 
 class LongRun(NamedTuple):

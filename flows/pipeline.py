@@ -12,10 +12,10 @@ from apprentice.flows.learned_scale import has_unknown_scale, with_learned_scale
 from apprentice.flows.lessons import lessons_of, rollouts_of, warn_of_limits
 from apprentice.flows.probe import Level, Probed, probe, trainable_levels
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.comparison import LABELS
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, ModelName, Questions, Rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.judgement.model_names import LABELS
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce

@@ -39,7 +39,6 @@ from apprentice.flows.training_checks import (
     check_trainings,
     layers_ahead,
 )
-from apprentice.tasks.analysis.exact_tests import cannot_pass
 from apprentice.tasks.collect import collect, collect_shard
 from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.endpoints.dialect import read_key
@@ -66,6 +65,7 @@ from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import StudentSpec, Window
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.statistics.exact_tests import cannot_pass
 from apprentice.tasks.student import student
 from apprentice.tasks.training import forecast
 from apprentice.tasks.training.reporters import check_reporters

@@ -32,7 +32,8 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.run_artifacts import Artifacts, TrainedModel
 from apprentice.tasks.advice.attempts import attempt, attempts_of, in_vain
 from apprentice.tasks.advice.ending import Ending, ending, read_decision, read_verdict
-from apprentice.tasks.analysis.comparison import comparison_rows, label, scored
+from apprentice.tasks.analysis.broken_episodes import scored
+from apprentice.tasks.analysis.comparison import comparison_rows
 from apprentice.tasks.analysis.curve_signals import as_lines
 from apprentice.tasks.analysis.diagnose import has_rewards
 from apprentice.tasks.analysis.history import past_rounds
@@ -54,6 +55,7 @@ from apprentice.tasks.engine.run import RunContext, project_in_trackio
 from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import EvaluatedEpisode, held_out_texts, read_episodes
 from apprentice.tasks.judgement.contents import VerdictContents
+from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce

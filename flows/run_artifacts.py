@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from apprentice.flows.pages.html import curves_of
-from apprentice.tasks.analysis.comparison import label
 from apprentice.tasks.analysis.curve_signals import read_signals
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, ModelName, Verdict
+from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.training.method import Training
 from apprentice.tasks.training.trainer import read_log

@@ -21,7 +21,7 @@ from apprentice.envs.reward import is_right
 from apprentice.envs.tools import described_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.analysis.comparison import check_broken
+from apprentice.tasks.analysis.broken_episodes import check_broken
 from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import COUNTED, Rollouts, RolloutShard
 from apprentice.tasks.endpoints.budget import Budget

@@ -17,7 +17,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.analysis.comparison import answers_of, check_broken, worth
+from apprentice.tasks.analysis.broken_episodes import check_broken
 from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.endpoints.budget import Budget
@@ -36,6 +36,8 @@ from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop,
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import EndpointSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, Purpose
+from apprentice.tasks.statistics.intervals import worth
+from apprentice.tasks.statistics.rates import answers_of
 
 EVALUATED = Drawn("Evaluate", "n", "answers")
 

@@ -14,20 +14,14 @@ from typing import Any
 
 from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.advice.ending import as_markdown, decided_by, floor_of, read_verdict, tries_of, unclean
-from apprentice.tasks.analysis.comparison import (
-    compare,
-    in_both,
-    per_question,
-    rate,
-    scored,
-    seen_by,
-)
-from apprentice.tasks.analysis.exact_tests import cannot_pass
+from apprentice.tasks.analysis.broken_episodes import scored
+from apprentice.tasks.analysis.comparison import compare, in_both
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
+from apprentice.tasks.judgement.contamination import seen_by
 from apprentice.tasks.judgement.contents import (
     Contamination,
     Difference,
@@ -42,6 +36,8 @@ from apprentice.tasks.judgement.contents import (
 from apprentice.tasks.judgement.rules import RuleId
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.statistics.exact_tests import cannot_pass
+from apprentice.tasks.statistics.rates import per_question, rate
 
 
 @stage(produces=Decision, version=3, title="Gate: challenger against {rival.stage}", drawn=Drawn("Gate"))

@@ -9,13 +9,8 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.advice.ending import paid, unclean
-from apprentice.tasks.analysis.comparison import (
-    compare_all,
-    contamination,
-    scored,
-    table,
-    with_intervals,
-)
+from apprentice.tasks.analysis.broken_episodes import scored
+from apprentice.tasks.analysis.comparison import compare_all, table
 from apprentice.tasks.analysis.curve_signals import read_signals
 from apprentice.tasks.analysis.diagnose import has_rewards, read_curves, settled
 from apprentice.tasks.analysis.kinds import calibration, side_by_side, slices, worst
@@ -25,6 +20,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_learned
+from apprentice.tasks.judgement.contamination import contamination
 from apprentice.tasks.judgement.contents import (
     Comparison,
     Contamination,
@@ -35,6 +31,7 @@ from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.statistics.rates import with_intervals
 from apprentice.tasks.training.trainer import read_log
 
 

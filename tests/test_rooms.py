@@ -28,6 +28,7 @@ ORDER = [
         "tasks/episodes",
         "tasks/formats",
         "tasks/artifacts",
+        "tasks/statistics",
         "tasks/judgement",
         "tasks/analysis",
         "tasks/advice",

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.analysis.curve_signals import Signal, value_of
 from apprentice.tasks.analysis.diagnose import ENDS
+from apprentice.tasks.judgement.model_names import named
 
 if TYPE_CHECKING:
     from apprentice.tasks.training.method import Curve

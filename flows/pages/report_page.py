@@ -22,15 +22,7 @@ from apprentice.flows.pages.html import (
 )
 from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.advice.ending import as_markdown, tries_of, unclean
-from apprentice.tasks.analysis.comparison import (
-    Interval,
-    comparison_rows,
-    difference_cells,
-    label,
-    named,
-    percent,
-    table,
-)
+from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, table
 from apprentice.tasks.analysis.diagnose import ENDS
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
 from apprentice.tasks.analysis.kinds import text_of_turns
@@ -47,7 +39,9 @@ from apprentice.tasks.judgement.contents import (
     TeacherRates,
     VerdictContents,
 )
+from apprentice.tasks.judgement.model_names import label, named
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points, visible
+from apprentice.tasks.statistics.intervals import Interval, percent
 from apprentice.tasks.training.reporters import as_table
 
 HEATS = {"asked": "Share of the questions", "rate": "Success rate, as it was known"}

@@ -24,7 +24,6 @@ from apprentice.flows.recipe.sections import (
     check_relabelling,
     levels_of,
 )
-from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
 from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds, models_of_a_run
@@ -51,6 +50,7 @@ from apprentice.tasks.settings.spec import (
 )
 from apprentice.tasks.settings.trackers import Reporter, TrackioSpec, hub_name_fault
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.statistics.differences import level_of
 
 TRAINING_SECTIONS = models_of_a_run()[1:]
 """The sections that train a model, in their order; each can be turned off."""

@@ -34,8 +34,8 @@ from apprentice.tasks.advice.remedies import (
     pretrained,
     value_of,
 )
-from apprentice.tasks.analysis.comparison import named
 from apprentice.tasks.judgement.contents import Diagnosis
+from apprentice.tasks.judgement.model_names import named
 from apprentice.tasks.reporting.safe_text import code
 
 FORM = 0.5

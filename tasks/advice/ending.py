@@ -11,7 +11,6 @@ from apprentice.tasks.advice.behaviour import Behaviour
 from apprentice.tasks.advice.causes import Finding, causes
 from apprentice.tasks.advice.course import Evidence
 from apprentice.tasks.advice.remedies import Remedy, gentler
-from apprentice.tasks.analysis.comparison import NAMES, named
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.judgement.contents import (
     Comparison,
@@ -23,6 +22,7 @@ from apprentice.tasks.judgement.contents import (
 )
 from apprentice.tasks.judgement.contents import read_decision as read_decision  # part of this module's interface
 from apprentice.tasks.judgement.contents import read_verdict as read_verdict
+from apprentice.tasks.judgement.model_names import NAMES, named
 from apprentice.tasks.judgement.rules import RuleId
 from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points

@@ -12,12 +12,13 @@ from math import isclose
 from typing import Any, Literal, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.analysis.comparison import Interval, by_question, evaluated_interval, percent
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.reporting.safe_text import code, markdown_table
 from apprentice.tasks.settings.signals import RewardSignals
+from apprentice.tasks.statistics.intervals import Interval, percent
+from apprentice.tasks.statistics.rates import by_question, evaluated_interval
 
 Reading = Literal["too easy", "too hard", "right"]
 READINGS: tuple[Reading, ...] = "too hard", "right", "too easy"

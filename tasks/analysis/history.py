@@ -18,7 +18,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from apprentice.tasks.analysis.comparison import answers_of, evaluated_interval, level_of, percent, worth
 from apprentice.tasks.artifacts.hub_client import is_away
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
@@ -36,6 +35,9 @@ from apprentice.tasks.episodes.record import DATASET, read_episodes, read_rows
 from apprentice.tasks.judgement.contents import read_decision
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.differences import level_of
+from apprentice.tasks.statistics.intervals import percent, worth
+from apprentice.tasks.statistics.rates import answers_of, evaluated_interval
 
 TAG = "champion"
 CHANGE = re.compile(rf"{TAG}-(\d{{4,9}})-(\d{{8}}T\d{{6}}Z)-(promoted|rollback)")

@@ -17,12 +17,13 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
-from apprentice.tasks.analysis.comparison import answers_of, clustered_interval
 from apprentice.tasks.analysis.thought_faults import MARK, Check
 from apprentice.tasks.episodes.episode import last_text, problems
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of, ends_in_text, same_text
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.intervals import clustered_interval
+from apprentice.tasks.statistics.rates import answers_of
 
 THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
 """What no text may hold, a last one neither."""

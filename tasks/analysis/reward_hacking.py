@@ -18,11 +18,13 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.analysis.comparison import LEVEL, by_question, clustered_interval, holm, paired_difference
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of, same_text
 from apprentice.tasks.episodes.texts import stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting.safe_text import code
+from apprentice.tasks.statistics.differences import holm, paired_difference
+from apprentice.tasks.statistics.intervals import LEVEL, clustered_interval
+from apprentice.tasks.statistics.rates import by_question
 
 GREW = 0.1
 """The share of the episodes by which something must have grown, at the lower end of its interval."""

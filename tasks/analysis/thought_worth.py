@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from apprentice.tasks.analysis.comparison import by_question, clustered_interval, compare, interval_of, percent, rate
+from apprentice.tasks.analysis.comparison import compare
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
+from apprentice.tasks.statistics.intervals import clustered_interval, interval_of, percent
+from apprentice.tasks.statistics.rates import by_question, rate
 
 COLUMNS = ("budget of thought", "accuracy", "tokens an answer", "to no thought")
 

@@ -228,7 +228,7 @@ class Evaluation(Artifact):
     of older code."""
     worth: Number | None = Field(default=None, exclude_if=lambda number: number is None)
     """With several samples: to how many questions one answer each would be worth as much, see `worth` in
-    tasks/analysis/comparison.py; None in evaluations of older code as well."""
+    tasks/statistics/intervals.py; None in evaluations of older code as well."""
 
     @property
     def figure(self) -> str:

@@ -17,16 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from apprentice.tasks.judgement.rules import RuleId, identified, worded
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.differences import PairedTest
+from apprentice.tasks.statistics.intervals import Interval
 
-Interval = tuple[float, float]
 VERDICT, DECISION = "verdict.json", "decision.json"
-
-
-class PairedTest(StrEnum):
-    """The test of a paired difference."""
-
-    MCNEMAR = "McNemar, exact"
-    PERMUTATION = "paired permutation"
 
 
 class Diagnosis(StrEnum):

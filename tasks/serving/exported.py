@@ -7,7 +7,8 @@ In: the answers of a checkpoint and of a file of it to the same questions, what 
 from pathlib import Path
 from typing import Literal
 
-from apprentice.tasks.analysis.comparison import compare, difference_cells, interval_of, percent, scored
+from apprentice.tasks.analysis.broken_episodes import scored
+from apprentice.tasks.analysis.comparison import compare, difference_cells
 from apprentice.tasks.artifacts.alike import newest_first
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
@@ -15,6 +16,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Exported, Release
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import Content, Difference
+from apprentice.tasks.statistics.intervals import interval_of, percent
 
 CONTENTS = "export.json"
 State = Literal["as good", "worse", "not shown"]

@@ -14,7 +14,6 @@ from apprentice.flows.improve import has_stopped, next_round, rounds_left
 from apprentice.flows.long_run import LongRun, show_history
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
@@ -22,6 +21,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Shares
+from apprentice.tasks.statistics.intervals import wilson
 from tests.flows.commands import TOY
 from tests.flows.history import History
 

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from apprentice.flows.cli.app import app
 from apprentice.flows.compare import compare_runs
 from apprentice.flows.finished_runs import finished, run_named
-from apprentice.tasks.analysis.comparison import with_intervals
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
@@ -23,6 +22,7 @@ from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.rates import with_intervals
 from tests.tasks.evaluations import episodes, evaluation, published
 
 TASK = {"name": "echo", "settings": {"words": 3}, "version": "1"}

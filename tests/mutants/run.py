@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from apprentice.tasks.analysis.comparison import wilson
+from apprentice.tasks.statistics.intervals import wilson
 from tests.mutants.collected import OTHER_WAY, Collected, RunRequest
 from tests.mutants.forked import ROOMS, ROOT, Ended, copy_of_the_tree, import_heavy, run_pytest
 from tests.mutants.operators import Mutant, mutants_of

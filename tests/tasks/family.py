@@ -9,7 +9,7 @@ from huggingface_hub import DatasetCard, ModelCard
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
-from apprentice.tasks.analysis.comparison import compare_all, with_intervals
+from apprentice.tasks.analysis.comparison import compare_all
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
@@ -36,6 +36,7 @@ from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec
+from apprentice.tasks.statistics.rates import with_intervals
 from apprentice.tasks.student import student
 from tests.tasks.evaluations import episodes
 

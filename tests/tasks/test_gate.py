@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.advice.ending import as_markdown, read_decision
-from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.artifacts.types import BaseStudent, Decision, GrpoCheckpoint, Release, Verdict
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.gate import _better, gate
 from apprentice.tasks.judgement.contents import Difference, GateDecision
 from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.statistics.differences import level_of
 from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 
 CLEAN = {

@@ -9,13 +9,14 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
 from apprentice.tasks.advice.ending import paid, read_verdict, unclean
-from apprentice.tasks.analysis.comparison import compare, compare_all, per_question, with_intervals
+from apprentice.tasks.analysis.comparison import compare, compare_all
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.judgement.contents import Comparison, Contamination
 from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.statistics.rates import per_question, with_intervals
 from apprentice.tasks.verdict import verdict
 from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 

@@ -9,7 +9,7 @@ from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
 from apprentice.flows.pages.html import curves_of
 from apprentice.flows.pages.report_page import as_report_page, as_title
 from apprentice.tasks.advice.ending import ending
-from apprentice.tasks.analysis.comparison import compare, compare_all, with_intervals
+from apprentice.tasks.analysis.comparison import compare, compare_all
 from apprentice.tasks.analysis.kinds import (
     QUESTIONS,
     RATE,
@@ -26,6 +26,7 @@ from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.sft_training import SFT
+from apprentice.tasks.statistics.rates import with_intervals
 from tests.tasks.evaluations import episode
 
 NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import RoundSpec
-from apprentice.tasks.analysis.comparison import level_of
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.differences import level_of
 from tests.flows.commands import TOY
 
 

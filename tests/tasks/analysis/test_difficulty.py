@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import wilson
 from apprentice.tasks.analysis.diagnose import RULES
 from apprentice.tasks.analysis.difficulty import (
     advice_on_groups,
@@ -17,6 +16,7 @@ from apprentice.tasks.analysis.difficulty import (
     rows_of,
 )
 from apprentice.tasks.artifacts.types import Evaluation
+from apprentice.tasks.statistics.intervals import wilson
 from tests.tasks.evaluations import episode
 
 

@@ -9,7 +9,6 @@ import pytest
 from apprentice.tasks.judgement.contents import (
     Diagnosis,
     GateDecision,
-    PairedTest,
     RulesOfGate,
     VerdictContents,
     read_decision,
@@ -17,6 +16,7 @@ from apprentice.tasks.judgement.contents import (
     write,
 )
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.differences import PairedTest
 
 RATES = {"n": 4, "format_compliance": 1.0, "accuracy": 0.5, "mean_score": 0.5, "ci": {"accuracy": [0.1, 0.9]}}
 PAIR = {"delta": 0.5, "ci": [0.1, 0.9], "p_value": 0.5, "test": "McNemar, exact", "won": 2, "lost": 0}

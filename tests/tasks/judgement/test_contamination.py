@@ -6,8 +6,8 @@ from unicodedata import normalize
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import contamination, count_seen
 from apprentice.tasks.episodes.record import read_learned, write_learned
+from apprentice.tasks.judgement.contamination import contamination, count_seen
 from tests.tasks.evaluations import episodes, learned
 
 RECORDS = episodes([1.0] * 10)  # "Question 0?" … "Question 9?", seeds 5000 …

@@ -11,18 +11,7 @@ import pytest
 
 from apprentice.flows.compare_models import compared
 from apprentice.tasks.analysis import reward_hacking
-from apprentice.tasks.analysis.comparison import (
-    Interval,
-    by_question,
-    clustered_interval,
-    compare_all,
-    evaluated_interval,
-    paired_difference,
-    rate,
-    wilson,
-    with_intervals,
-    worth,
-)
+from apprentice.tasks.analysis.comparison import compare_all
 from apprentice.tasks.analysis.difficulty import assessment, difficulty
 from apprentice.tasks.analysis.history import _with_worth
 from apprentice.tasks.analysis.kinds import calibration, slices
@@ -33,6 +22,9 @@ from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.statistics.differences import paired_difference
+from apprentice.tasks.statistics.intervals import Interval, clustered_interval, wilson, worth
+from apprentice.tasks.statistics.rates import by_question, evaluated_interval, rate, with_intervals
 from tests.tasks.evaluations import episode, evaluation, published
 
 ROOT = Path(__file__).parents[3]
@@ -260,8 +252,8 @@ def test_no_other_file_makes_an_interval_of_counts_by_itself():
         for file in (ROOT / room).rglob("*")
         if file.suffix in (".py", ".j2", ".js") and alone.search(file.read_text())
     }
-    assert found == {"tasks/analysis/comparison.py"}
-    source = (ROOT / "tasks/analysis/comparison.py").read_text()
+    assert found == {"tasks/statistics/intervals.py"}
+    source = (ROOT / "tasks/statistics/intervals.py").read_text()
     callers = re.findall(
         r"^def (\w+)(?:(?!^def ).)*?\bwilson\(", source.replace("def wilson(", "def of_wilson ("), re.M | re.S
     )

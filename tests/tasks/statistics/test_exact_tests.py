@@ -6,14 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import level_of, paired_difference
-from apprentice.tasks.analysis.exact_tests import (
-    cannot_pass,
-    mcnemar,
-    questions_to_reach,
-    sign_flips,
-    smallest_p,
-)
+from apprentice.tasks.statistics.differences import level_of, paired_difference
+from apprentice.tasks.statistics.exact_tests import cannot_pass, mcnemar, questions_to_reach, sign_flips, smallest_p
 
 
 def counted(differences: list[float]) -> float:

@@ -1,35 +1,11 @@
-"""Law 8: a difference has an interval."""
+"""Law 8: a difference has an interval. All gates together spend no more than one gate would."""
 
 import random
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import (
-    clustered_interval,
-    holm,
-    mean_interval,
-    paired_difference,
-    pass_at_k,
-    questions_for,
-    welch_interval,
-    wilson,
-)
-
-
-def test_the_tutorials_result_is_as_uncertain_as_it_is():
-    assert wilson(34, 50) == (pytest.approx(0.542, abs=0.001), pytest.approx(0.792, abs=0.001))
-
-
-def test_a_rate_of_nothing_still_has_an_interval():
-    low, high = wilson(0, 400)
-    assert low == 0.0
-    assert 0.005 < high < 0.015
-
-
-def test_a_rate_of_means_is_not_taken_for_a_rate_of_successes():
-    assert clustered_interval([[1.0], [0.0], [1.0]]) == wilson(2, 3)
-    assert clustered_interval([[0.5], [0.5], [0.5]]) == (0.5, 0.5)
-
+from apprentice.tasks.statistics.differences import holm, level_of, paired_difference, questions_for
+from apprentice.tasks.statistics.intervals import LEVEL
 
 BEFORE = [1] * 50 + [0] * 50
 AFTER = [1] * 45 + [0] * 5 + [1] * 20 + [0] * 30
@@ -61,26 +37,6 @@ def test_scores_that_are_no_successes_are_tested_by_flipping_signs():
     assert paired_difference(before, noise)["p_value"] > 0.05, "seed 2"
 
 
-def test_the_bootstrap_covers_the_mean_about_as_often_as_it_claims():
-    rng = random.Random(1)
-    hits = 0
-    for _ in range(60):
-        low, high = mean_interval([float(rng.random() < 0.3) for _ in range(200)])
-        hits += low <= 0.3 <= high
-    assert hits >= 51, "seed 1"
-
-
-def test_a_bootstrap_interval_is_as_wide_as_95_percent_are():
-    """1.96 standard errors to each side: the normal interval, which it tends to; 90% would be 1.64."""
-    rng = random.Random(4)
-    values = [rng.gauss(0.0, 1.0) for _ in range(400)]
-    mean = sum(values) / 400
-    error = (sum((value - mean) ** 2 for value in values) / 399 / 400) ** 0.5
-    low, high = mean_interval(values)
-    assert (mean - low) / error == pytest.approx(1.96, abs=0.1), "seed 4"
-    assert (high - mean) / error == pytest.approx(1.96, abs=0.1), "seed 4"
-
-
 def test_a_permutation_test_has_two_sides():
     """A fall is as improbable as a rise, and as improbable as a t test finds it."""
     from scipy.stats import ttest_rel
@@ -92,14 +48,6 @@ def test_a_permutation_test_has_two_sides():
     assert 0.01 < rise < 0.2, "seed 5"
     assert rise == pytest.approx(fall, rel=0.1)
     assert rise == pytest.approx(ttest_rel(after, before).pvalue, rel=0.2)
-
-
-def test_the_interval_of_two_means_is_welchs_at_95_percent():
-    before, after = [0.1, 0.2, 0.3, 0.2, 0.2], [0.6, 0.7, 0.8, 0.7, 0.7]
-    interval = welch_interval(before, after)
-    assert interval is not None
-    half = 2.306 * (2 * 0.005 / 5) ** 0.5  # the t quantile of 8 degrees of freedom; both variances are 0.005
-    assert interval == (pytest.approx(0.5 - half, abs=1e-3), pytest.approx(0.5 + half, abs=1e-3))
 
 
 def test_holm_corrects_for_looking_several_times():
@@ -134,13 +82,11 @@ def test_a_spread_too_small_to_go_by_does_not_promise_too_much():
     assert questions_for(0.05, [0.0] * 999 + [0.25]) is None
 
 
-def test_pass_at_k_is_the_chance_that_one_of_k_drawn_samples_is_right():
-    assert pass_at_k(right=1, samples=4, k=1) == pytest.approx(0.25)
-    assert pass_at_k(right=2, samples=4, k=2) == pytest.approx(1 - 1 / 6)
-    assert pass_at_k(right=3, samples=4, k=2) == 1.0
-    assert pass_at_k(right=0, samples=4, k=4) == 0.0
+def test_the_levels_of_many_gates_sum_to_no_more_than_one_gates_level():
+    spent = sum(level_of(number) for number in range(1, 20_000))
+    assert 0.99 * LEVEL < spent < LEVEL
 
 
-def test_too_little_gives_no_interval():
-    assert welch_interval([0.5], [0.6, 0.7]) is None
-    assert welch_interval([0.5, 0.5], [0.5, 0.5]) is None
+def test_a_later_gate_is_stricter_and_the_first_one_has_the_published_weight():
+    assert level_of(1) == pytest.approx(0.0219, abs=1e-4)  # 0.05 / zeta(1.6)
+    assert all(level_of(number + 1) < level_of(number) for number in range(1, 20))

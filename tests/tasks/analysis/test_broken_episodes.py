@@ -2,11 +2,13 @@
 
 import pytest
 
-from apprentice.tasks.analysis.comparison import check_broken, compare_all, scored, with_intervals
+from apprentice.tasks.analysis.broken_episodes import check_broken, scored
+from apprentice.tasks.analysis.comparison import compare_all
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.rates import with_intervals
 from tests.hostile.endings import assert_clear
 from tests.tasks.evaluations import episode
 
