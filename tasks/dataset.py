@@ -26,9 +26,9 @@ from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
 from apprentice.tasks.artifacts.types import COUNTED, Questions, Rollouts
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt, turn_of
+from apprentice.tasks.episodes.episode import Episode, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
-from apprentice.tasks.episodes.record import Record, ends_in_text, held_out_texts, read_questions
+from apprentice.tasks.episodes.record import Message, Record, ends_in_text, held_out_texts, read_questions
 from apprentice.tasks.episodes.texts import KnownTexts, read_json, same_text, stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation, conversation_of

@@ -22,8 +22,8 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.types import COUNTED, RescoredRollouts, Rollouts
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import Message, Record
 from apprentice.tasks.episodes.texts import as_stored
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, as_stop

@@ -14,8 +14,8 @@ from apprentice.envs.folders import FOLDERS
 from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.episodes.episode import Episode, Message, turn_of
-from apprentice.tasks.episodes.record import Record, as_text, with_arguments
+from apprentice.tasks.episodes.episode import Episode, turn_of
+from apprentice.tasks.episodes.record import Message, Record, as_text, with_arguments
 from tests.envs.published.serving import serving
 
 FILE = Path(__file__).with_name("desk.py")

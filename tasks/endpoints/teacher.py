@@ -21,8 +21,9 @@ from apprentice.tasks.endpoints.refusals import LEAST_ATTEMPTS, Redirected, Refu
 from apprentice.tasks.endpoints.teacher_thoughts import TOO_LONG, asked_to_think, is_too_long, with_its_thought
 from apprentice.tasks.endpoints.usage import usage_of
 from apprentice.tasks.engine.limits import Rate, limit_name
-from apprentice.tasks.episodes.episode import Message, last_text, problems
+from apprentice.tasks.episodes.episode import last_text, problems
 from apprentice.tasks.episodes.notations import REASONING
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT, cut_off

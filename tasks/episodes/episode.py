@@ -19,7 +19,7 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.answer_limits import beyond_limits, cut
 from apprentice.tasks.episodes.notations import notation_of, without_thoughts
-from apprentice.tasks.episodes.record import Message as Message
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.thinking import CUT_OFF
 from apprentice.tasks.reporting.errors import Stop
 

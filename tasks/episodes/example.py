@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apprentice.tasks.episodes.drafts import CONTEXT, Drafts
-from apprentice.tasks.episodes.episode import Message, turn_of
+from apprentice.tasks.episodes.episode import turn_of
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import prompt_ids, row_ids, written_row
 from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from apprentice.envs.tools import without_return
-from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.record import Record, as_text, with_arguments
+from apprentice.tasks.episodes.record import Message, Record, as_text, with_arguments
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT

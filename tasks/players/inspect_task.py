@@ -39,8 +39,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.waiting import spawn, start
-from apprentice.tasks.episodes.episode import Episode, Message, prompt
-from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode
+from apprentice.tasks.episodes.episode import Episode, prompt
+from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Message
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.errors import Stop, broken_package

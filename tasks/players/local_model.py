@@ -13,8 +13,9 @@ from typing import Any
 
 from apprentice.tasks.artifacts.foreign import Trusted
 from apprentice.tasks.episodes.drafts import Drafts
-from apprentice.tasks.episodes.episode import Episode, Message
+from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.example import drafts_of
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.checkpoints import load_model

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.endpoints.teacher import Spent, Teacher
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode, as_text, with_arguments
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, as_text, with_arguments
 from apprentice.tasks.players.protocols import Parity
 from apprentice.tasks.reporting.errors import TeacherRefused, TeacherUnavailable
 

@@ -7,8 +7,8 @@ import re
 from typing import Any, Literal
 
 from apprentice.envs.player import Player
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message
 from apprentice.tasks.episodes.rendering import parse, prompt_ids
 from apprentice.tasks.reporting.errors import Stop
 

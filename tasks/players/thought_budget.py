@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.episode import Message
 from apprentice.tasks.episodes.example import calls_with_other_values
 from apprentice.tasks.episodes.notations import MARKS
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import chat_format, conversation_ids, prompt_ids
 from apprentice.tasks.episodes.thinking import THOUGHT
 

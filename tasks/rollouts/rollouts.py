@@ -23,7 +23,8 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import spawn, start
-from apprentice.tasks.episodes.episode import Episode, Message, problems, prompt
+from apprentice.tasks.episodes.episode import Episode, problems, prompt
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import parse, prompt_ids
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.configuration import context_length

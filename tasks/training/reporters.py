@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.engine.run import FOLDER, say_ignored, share_curves
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.episode import Message
-from apprentice.tasks.episodes.record import JsonLines, as_line, as_text, read_rows, turns_of
+from apprentice.tasks.episodes.record import JsonLines, Message, as_line, as_text, read_rows, turns_of
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.models.trl_internals import call_back

@@ -7,8 +7,9 @@ from typing import Any
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.player import Player
-from apprentice.tasks.episodes.episode import Message, turn_of
+from apprentice.tasks.episodes.episode import turn_of
 from apprentice.tasks.episodes.example import REPLY, THOUGHTS, example_episode
+from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import (
     CLOSING,
     as_read,

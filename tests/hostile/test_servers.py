@@ -18,8 +18,8 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.answer_limits import MOST_BYTES
-from apprentice.tasks.episodes.episode import Episode, Message, problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.episodes.episode import Episode, problems
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, Record
 from apprentice.tasks.evaluate import evaluation_journal
 from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS

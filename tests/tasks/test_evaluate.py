@@ -11,8 +11,8 @@ from apprentice.envs.reasoning_gym import datasets, env
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS

@@ -16,8 +16,8 @@ from apprentice.tasks.artifacts.types import BaseStudent, Questions
 from apprentice.tasks.endpoints import refusals
 from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import Message, read_episodes
 from apprentice.tasks.episodes.rendering import parse
 from apprentice.tasks.evaluate import evaluate, evaluate_endpoint
 from apprentice.tasks.models.checkpoints import load_model, save

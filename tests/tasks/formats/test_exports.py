@@ -9,8 +9,8 @@ import pytest
 from apprentice.envs.player import Player
 from apprentice.tasks.artifacts.foreign import rows_of
 from apprentice.tasks.dataset import KnownQuestions, Verifier
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import Message, Record
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.formats.conversations import conversation_of
 from apprentice.tasks.formats.exports import Format, export

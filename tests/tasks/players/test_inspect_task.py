@@ -27,8 +27,8 @@ from apprentice.flows.compare_models import inspect_models
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.endpoints.teacher import Teacher
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.inspect_task import RATES, episodes_task, run_inspect
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer

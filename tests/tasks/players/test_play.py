@@ -11,8 +11,8 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session, SessionLost
-from apprentice.tasks.episodes.episode import Episode, Message
-from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.episode import Episode
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message
 from apprentice.tasks.players.play import Endpoint, Play, play_alone, play_batched, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.settings.spec import EvaluateSpec
