@@ -20,7 +20,9 @@ from pathlib import Path
 
 from apprentice.envs.defaults import debugging
 from apprentice.envs.serving.child import child_command
-from apprentice.envs.serving.process import ServerFailed, State, last_line, when_ready
+from apprentice.envs.serving.health import State, when_ready
+from apprentice.envs.serving.process import last_line
+from apprentice.envs.wire.server import ServerFailed
 
 
 @contextmanager

@@ -219,7 +219,7 @@ def wrong_code(given: str, json_: bool) -> Iterator[None]:
         given: Its name, or the path of its file or folder.
     Raises Stop where the code is not at fault.
     """
-    from apprentice.envs.serving.process import ServerFailed
+    from apprentice.envs.wire.server import ServerFailed
     from apprentice.flows.audit.own_code import code_finding
 
     try:

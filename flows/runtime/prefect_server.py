@@ -16,7 +16,8 @@ import httpx
 from prefect.context import refresh_global_settings_context
 from prefect.settings import get_current_settings
 
-from apprentice.envs.serving.process import ServerFailed, local_server
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import ServerFailed
 from apprentice.flows.runtime.prefect_settings import URL, set_in
 from apprentice.flows.runtime.run_guard import guarded
 from apprentice.tasks.reporting import announce

@@ -20,18 +20,11 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec, ExtraMissing, NoServer, check_server, environment_class
 from apprentice.envs.serving.command import command_server
-from apprentice.envs.serving.process import (
-    PORT,
-    USER,
-    ContainerFailed,
-    ServerFailed,
-    container,
-    local_server,
-    server_settings,
-)
+from apprentice.envs.serving.container import PORT, USER, ContainerFailed, container
+from apprentice.envs.serving.process import local_server, server_settings
 from apprentice.envs.wire.metadata import why_foreign
 from apprentice.envs.wire.reply import BadReply
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer, ServerFailed
 from apprentice.envs.wire.session import Refused, Session, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.recipe.loading import recipe_text

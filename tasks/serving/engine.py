@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.envs.serving.child import child_command
-from apprentice.envs.serving.process import State, last_line, when_ready
+from apprentice.envs.serving.health import State, when_ready
+from apprentice.envs.serving.process import last_line
 from apprentice.tasks.models.tokenizer import commands, switches, vllm_parser
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.names import EngineName as EngineName

@@ -2,7 +2,7 @@
 
 import sys
 
-from apprentice.envs.serving.process import container
+from apprentice.envs.serving.container import container
 
 if __name__ == "__main__":
     with container(sys.argv[1], sessions=2, patience=60) as url:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from apprentice.envs.serving.process import OWNER, ContainerFailed, container
+from apprentice.envs.serving.container import OWNER, ContainerFailed, container
 from tests.docker.daemon import docker
 from tests.docker.images import ROOT
 
@@ -88,7 +88,7 @@ def test_the_next_run_removes_a_killed_runs_container_and_no_live_runs(echo: str
 
 
 def test_a_bound_holds_and_a_container_that_ended_by_it_is_told(echo: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("apprentice.envs.serving.process.MEMORY", "16m")
+    monkeypatch.setattr("apprentice.envs.serving.container.MEMORY", "16m")
     with (
         pytest.raises(ContainerFailed, match=r"the server of .*echo exited at startup"),
         container(echo, sessions=2, patience=60),

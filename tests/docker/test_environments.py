@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from apprentice.envs.serving.process import container
+from apprentice.envs.serving.container import container
 from tests.docker.images import ROOT
 from tests.scripted import a_task, play
 

@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.serving.command import command_server
-from apprentice.envs.serving.process import ServerFailed
 from apprentice.envs.wire.metrics import counted
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.wire.server import EnvironmentServer, ServerFailed
 from apprentice.envs.wire.session import Session, SessionLost
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.play.subject import Extent, Needs, Subject

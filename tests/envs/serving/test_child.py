@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from apprentice.envs.serving.child import OURS, SAFE_PATH, child_command
-from apprentice.envs.serving.process import ServerFailed, local_server
-from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import EnvironmentServer, ServerFailed
 from apprentice.envs.wire.session import Session
 
 SAYS = 'open("{mark}", "a").write(__name__ + chr(10))\nprint("this is a script of my own")\nraise SystemExit(9)\n'

@@ -8,7 +8,8 @@ import pytest
 
 from apprentice.envs.serving import process
 from apprentice.envs.serving.child import child_command
-from apprentice.envs.serving.process import ServerFailed, local_server
+from apprentice.envs.serving.process import local_server
+from apprentice.envs.wire.server import ServerFailed
 
 
 @pytest.mark.parametrize(

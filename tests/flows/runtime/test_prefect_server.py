@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prefect.context import refresh_global_settings_context
 
-from apprentice.envs.serving.process import ServerFailed
+from apprentice.envs.wire.server import ServerFailed
 from apprentice.flows.runtime import prefect_server
 from apprentice.tasks.reporting.announce import TEMPORARY
 from apprentice.tasks.reporting.errors import Stop

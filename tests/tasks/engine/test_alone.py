@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
-from apprentice.envs.serving.process import ServerFailed
+from apprentice.envs.wire.server import ServerFailed
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine import stage as engine
 from apprentice.tasks.engine.run import RunContext

@@ -8,8 +8,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 from prefect import flow
 
-from apprentice.envs.serving.process import ServerFailed
-from apprentice.envs.wire.server import SessionLost
+from apprentice.envs.wire.server import ServerFailed, SessionLost
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage
