@@ -80,12 +80,12 @@ def setup(
     check_certificates()
     from prefect.client.orchestration import get_client
 
-    from apprentice.deployments.steps import THIS_PROCESS, set_up
+    from apprentice.deployments.provisioning import FILES, set_up
     from apprentice.flows.runtime.work_pool import check_server
 
     check_server()
     with get_client(sync_client=True) as client:
-        for line in set_up(client, infrastructure, notify, outage_minutes, files or THIS_PROCESS):
+        for line in set_up(client, infrastructure, notify, outage_minutes, files or FILES):
             print(line)
 
 

@@ -9,7 +9,7 @@ from prefect.client import orchestration
 from prefect.utilities import urls
 from typer.testing import CliRunner, Result
 
-from apprentice.deployments import new_project, spaces, steps
+from apprentice.deployments import new_project, provisioning, spaces, steps
 from apprentice.deployments.cli import app
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import work_pool
@@ -53,7 +53,7 @@ def test_a_recipe_is_deployed_as_it_is_typed(given: list[str], handed: Any, prin
 @pytest.mark.parametrize(
     ("given", "handed"),
     [
-        ([], ("process", None, 10.0, steps.THIS_PROCESS)),
+        ([], ("process", None, 10.0, provisioning.FILES)),
         (
             ["--type", "kubernetes", "--notify", "slack-webhook/team", "--outage-minutes", "3", "--files", "there"],
             ("kubernetes", "slack-webhook/team", 3.0, Path("there")),
@@ -62,7 +62,7 @@ def test_a_recipe_is_deployed_as_it_is_typed(given: list[str], handed: Any, prin
 )
 def test_a_server_is_set_up_as_it_is_typed(given: list[str], handed: Any, monkeypatch: pytest.MonkeyPatch):
     made: list[Any] = []
-    monkeypatch.setattr(steps, "set_up", lambda *given: made.append(given) or ["a line", "another"])
+    monkeypatch.setattr(provisioning, "set_up", lambda *given: made.append(given) or ["a line", "another"])
     assert typed("setup", *given).stdout == "a line\nanother\n"
     assert made == [("client True", *handed)]
 

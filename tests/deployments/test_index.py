@@ -10,7 +10,7 @@ from prefect.flows import load_flow_from_entrypoint
 
 from apprentice.deployments import steps
 from apprentice.deployments.cli import Infrastructure
-from apprentice.deployments.steps import template_of
+from apprentice.deployments.provisioning import template_of
 from apprentice.flows.stages import STAGES
 from apprentice.tasks.reporting.errors import Stop
 

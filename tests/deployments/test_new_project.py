@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from apprentice.deployments import steps
 from apprentice.deployments.cli import app
 from apprentice.deployments.new_project import FILES
-from apprentice.deployments.steps import set_up
+from apprentice.deployments.provisioning import set_up
 from apprentice.flows.recipe.loading import load_recipe, packaged
 from apprentice.tasks.reporting.errors import Stop
 from tests.prefect_database import prefect_home

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apprentice.deployments import schedules, steps
+from apprentice.deployments import provisioning, schedules, steps
 from apprentice.deployments.schedules import check_index, cron_schedule
 from apprentice.tasks.reporting.errors import Stop
 
@@ -69,7 +69,7 @@ def test_an_index_is_refused_with_the_deployment_and_its_schedule(deployment: di
     with pytest.raises(Stop, match=f"prefect.yaml: the deployment mine has the schedule .*{why}"):
         check_index(index)
     with pytest.raises(Stop, match=why):
-        list(steps.set_up(None, "process", None, 1.0, tmp_path))  # type: ignore[arg-type]
+        list(provisioning.set_up(None, "process", None, 1.0, tmp_path))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_an_index_with_schedules_that_come_is_accepted(deployment: dict[str, Any
 
 
 def test_the_package_s_own_index_is_accepted():
-    check_index(steps.THIS_PROCESS / "prefect.yaml")
+    check_index(provisioning.FILES / "prefect.yaml")
 
 
 @pytest.mark.parametrize(

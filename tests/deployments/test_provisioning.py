@@ -10,7 +10,7 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger
 
-from apprentice.deployments.steps import THIS_PROCESS, automations, set_up
+from apprentice.deployments.provisioning import FILES, automations, set_up
 from apprentice.tasks.reporting.errors import Stop
 
 SILENT = "apprentice: runs that fell silent"
@@ -92,6 +92,6 @@ def test_people_are_told_only_where_somebody_was_named():
 
 def test_the_files_are_such_as_prefects_own_command_takes():
     for file in ("automations.yaml", "notifications.yaml"):
-        described = yaml.safe_load((THIS_PROCESS / file).read_text())
+        described = yaml.safe_load((FILES / file).read_text())
         assert set(described) == {"automations"}
     assert len(automations(UUID(int=0), 10.0)) == 6
