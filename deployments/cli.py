@@ -174,7 +174,7 @@ def _with_home(argument: str) -> str:
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     if not value.startswith("~"):
         return argument
-    from apprentice.flows.recipe.loading import given_path
+    from apprentice.flows.recipe.location import given_path
 
     return f"{option}{equals}{given_path(value)}"
 

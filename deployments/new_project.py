@@ -20,7 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import environment_class, known
-from apprentice.flows.recipe.loading import class_in, load_recipe, packaged, recipe_file
+from apprentice.flows.recipe.loading import class_in, load_recipe
+from apprentice.flows.recipe.location import packaged, recipe_file
 from apprentice.flows.recipe.recipe import TRAINING_SECTIONS, Recipe
 from apprentice.tasks.reporting.errors import Stop
 

@@ -21,7 +21,8 @@ from prefect.flows import EntrypointType
 
 from apprentice.deployments.schedules import check_index, cron_schedule, index_of_this_command
 from apprentice.flows.recipe.elsewhere import elsewhere, paths_needed
-from apprentice.flows.recipe.loading import given_path, load_recipe
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.location import given_path
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import Stop

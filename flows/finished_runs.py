@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apprentice.flows.follow import FOLLOWS
-from apprentice.flows.recipe.loading import read_recipe
+from apprentice.flows.recipe.recipe_yaml import read_recipe
 from apprentice.tasks.advice.ending import state_of
 from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.lineage import Node, node_of

@@ -16,7 +16,8 @@ from apprentice.flows.compare_models import checkpoint_of
 from apprentice.flows.lessons import filtered, rollouts_of, taken_rows
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
-from apprentice.flows.recipe.loading import RecipeLike, given_path, load_recipe
+from apprentice.flows.recipe.loading import RecipeLike, load_recipe
+from apprentice.flows.recipe.location import given_path
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.results import Model, Result, Rows, Run, open_artifact
 from apprentice.flows.retrain import pinned_for_run

@@ -34,15 +34,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
 from apprentice.flows.audit.connection import answers, known_as
 from apprentice.flows.audit.play.subject import Needs, Subject
-from apprentice.flows.recipe.loading import (
-    RECIPES,
-    explain,
-    explained,
-    load_recipe,
-    override_field,
-    read_file,
-    recipe_file,
-)
+from apprentice.flows.recipe.loading import explain, explained, load_recipe, override_field, read_file
+from apprentice.flows.recipe.location import RECIPES, recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting import announce

@@ -160,7 +160,7 @@ def _dataset(
     rows: str, columns: dict[str, str], seeds: str | None, split: str | None = None, config: str | None = None
 ) -> str:
     """The value of `collect.dataset`, on one line. Raises Stop."""
-    from apprentice.flows.recipe.loading import given_path
+    from apprentice.flows.recipe.location import given_path
     from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
 
     is_here = given_path(rows).exists()
@@ -272,7 +272,7 @@ def view(
     The table is that of the report's page; here it is as large as the files are. Serves 127.0.0.1 only.
     """
     quiet()
-    from apprentice.flows.recipe.loading import find_recipe
+    from apprentice.flows.recipe.location import find_recipe
 
     is_recipe = what.endswith((".yaml", ".yml")) or find_recipe(Path(what))
     chosen = looked_at(Path(what), set_) if is_recipe else None

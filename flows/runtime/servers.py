@@ -27,8 +27,8 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer, ServerFailed
 from apprentice.envs.wire.session import Refused, Session, SessionLost
 from apprentice.envs.wire.waiting import wait_for
-from apprentice.flows.recipe.loading import recipe_text
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe_yaml import recipe_text
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.cards.card import write_card

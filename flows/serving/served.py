@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from apprentice.flows.recipe.loading import find_recipe, load_recipe
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.location import find_recipe
 from apprentice.flows.runtime.servers import listening, open_store, serve_on
 from apprentice.flows.serving.backends import Backends
 from apprentice.flows.serving.proxy import STUDENT, Proxy

@@ -18,7 +18,8 @@ from apprentice.deployments import steps
 from apprentice.deployments.cli import app
 from apprentice.deployments.new_project import FILES
 from apprentice.deployments.provisioning import set_up
-from apprentice.flows.recipe.loading import load_recipe, packaged
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.location import packaged
 from apprentice.tasks.reporting.errors import Stop
 from tests.prefect_database import prefect_home
 from tests.wheel import files_of_the_checkout, unpacked

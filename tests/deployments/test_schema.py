@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 
 from apprentice.deployments.new_project import editor_schema
-from apprentice.flows.recipe.loading import packaged, recipe_file
+from apprentice.flows.recipe.location import packaged, recipe_file
 
 WHOLE = """
 name: mine

@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from apprentice.deployments.cli import app
-from apprentice.flows.recipe.loading import RECIPES, find_recipe, load_recipe, packaged, recipe_file
+from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.location import RECIPES, find_recipe, packaged, recipe_file
 from apprentice.tasks.reporting.errors import Stop
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.recipe.loading import MAX_BYTES, MAX_DEPTH, load_recipe, read_file, recipe_text, with_overrides
+from apprentice.flows.recipe.loading import load_recipe, read_file, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.recipe.recipe_yaml import MAX_BYTES, MAX_DEPTH, recipe_text
 from apprentice.tasks.reporting.errors import Stop
 
 BARE = """name: bare
