@@ -50,7 +50,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from apprentice.flows.runtime.prefect_settings import ready
+    from apprentice.flows.runtime.environment_variables import ready
 
     ready()  # before Prefect is imported
     return getattr(import_module(_MODULES[name]), name)

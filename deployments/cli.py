@@ -21,7 +21,7 @@ from apprentice.flows.cli.common import (
     use_utf8,
 )
 from apprentice.flows.cli.environments import env_app
-from apprentice.flows.runtime.prefect_settings import check_certificates, quiet
+from apprentice.flows.runtime.environment_variables import check_certificates, quiet
 
 Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""

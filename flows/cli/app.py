@@ -22,7 +22,7 @@ from apprentice.flows.cli.data import export_anything, import_rows, view
 from apprentice.flows.cli.environments import env_app
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.cli.serving import chat, serve
-from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready
+from apprentice.flows.runtime.environment_variables import check_certificates, quiet, ready
 from apprentice.tasks.reporting.errors import Stop
 
 app = typer.Typer(

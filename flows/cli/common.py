@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from apprentice.envs.defaults import debugging, no_collection
-from apprentice.flows.runtime.prefect_settings import check_certificates, quiet, ready, refused
+from apprentice.flows.runtime.environment_variables import check_certificates, quiet, ready
+from apprentice.flows.runtime.prefect_settings import refused
 from apprentice.tasks.reporting.errors import Stop, broken_package
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import typer
 
 from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, looked_at, prepared
-from apprentice.flows.runtime.prefect_settings import quiet, ready
+from apprentice.flows.runtime.environment_variables import quiet, ready
 from apprentice.tasks.reporting.errors import Stop
 
 ROWS = Annotated[

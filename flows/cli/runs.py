@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from apprentice.flows.cli.common import JSON, RECIPE, SET, exit_with_message, looked_at, prepared
-from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.flows.runtime.environment_variables import quiet
 from apprentice.tasks.reporting.errors import Stop
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.common import HUB, SET, STORE, exit_with_message
-from apprentice.flows.runtime.prefect_settings import ready
+from apprentice.flows.runtime.environment_variables import ready
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.names import EngineName
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def main(recipe: str, folder: str, server_url: str, teacher_url: str, *scripts: str) -> None:
-    from apprentice.flows.runtime.prefect_settings import quiet
+    from apprentice.flows.runtime.environment_variables import quiet
 
     quiet()  # libraries read their settings when they are imported
     os.environ["TRACKIO_DIR"] = str(Path(folder) / "trackio")

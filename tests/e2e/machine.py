@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.flows.runtime.environment_variables import quiet
 
 KINDS = ("Questions", "BaseStudent")
 """A dataset, which has a small file, and a model, which has a large one."""

@@ -16,7 +16,7 @@ import time
 import uuid
 from typing import Any
 
-from apprentice.flows.runtime.prefect_settings import quiet
+from apprentice.flows.runtime.environment_variables import quiet
 
 
 def main(seen: str, *arguments: str) -> None:

@@ -13,7 +13,7 @@ APPRENTICE = str(Path(sys.executable).with_name("apprentice"))
 BROKEN = """
 from pathlib import Path
 from apprentice.flows.cli.common import exit_with_message
-from apprentice.flows.runtime.prefect_settings import ready
+from apprentice.flows.runtime.environment_variables import ready
 
 with exit_with_message():
     ready()
