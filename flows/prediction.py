@@ -6,12 +6,18 @@ In: the recipe, the student, what the environment asks; later the kept rollouts.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from apprentice.envs.catalog import next_work
+from apprentice.flows.audit.play.subject import AuditedTask
+from apprentice.tasks.episodes.episode import Call, prompt
 from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.episodes.thinking import thinking_of
+from apprentice.tasks.models.student_model import without_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.safe_text import one_line
-from apprentice.tasks.settings.spec import EvaluateSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, StudentSpec
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training import forecast
 from apprentice.tasks.training.task_texts import Texts
@@ -35,6 +41,24 @@ class Prediction:
     evaluation: EvaluateSpec
     episodes: int
     student: forecast.Student
+
+    @staticmethod
+    def of(
+        config: Any,
+        tokenizer: Any,
+        student: StudentSpec,
+        specs: dict[str, TrainerSpec],
+        evaluation: EvaluateSpec,
+        episodes: int,
+        asked: AuditedTask,
+    ) -> "Prediction | None":
+        """Return the prediction from the questions that were asked; None where it cannot be measured."""
+        weights = sum(each.numel() for each in without_weights(config, student).parameters())
+        if not forecast.can_be_measured(config, weights, [*specs.values()]):
+            return None
+        known = _known_calls(asked, thinks=thinking_of(tokenizer) is not None)
+        texts = Texts.of(tokenizer, asked.environment, list(asked.questions), *known)
+        return Prediction(specs, evaluation, episodes, forecast.Student(config, weights, tokenizer, texts))
 
     def say(self) -> None:
         """Measure and say it."""
@@ -79,3 +103,18 @@ class Prediction:
                     f"{free / 1e9:.1f} GB free. "
                     + (f"The same steps in less: {less}." if half else "Take a smaller student, or shorter texts.")
                 )
+
+
+def _known_calls(seen: AuditedTask, thinks: bool) -> tuple[list[Call], list[str]]:
+    """The first calls of the scripted policy and its workings; empty where there is none, it does not know the
+    questions, or a text is right."""
+    prompts = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
+    try:
+        turns = [next_work(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
+    except ValueError:
+        return [], []
+    calls = [call for _, call in turns if not isinstance(call, str)]
+    if len(calls) < len(turns):
+        return [], []
+    workings = [working for working, _ in turns]
+    return calls, workings if thinks and all(workings) else []

@@ -2,36 +2,28 @@
 
 In: the recipe, the store, the servers. Out: nothing; Stop with cause and remedy before a token is bought or a step is
 trained. A run in which every stage is cached checks nothing and starts no server.
-
-Requests one tool call from the teacher's endpoint before a collection begins. Says what a pretrained student's stages
-are predicted to take.
 """
 
-import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
-from apprentice.envs.catalog import EnvironmentSpec, next_work
-from apprentice.envs.player import Player
+from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
-from apprentice.flows.audit.play.subject import Needs, Subject
+from apprentice.flows.audit.play.subject import AuditedTask, Needs, Subject
 from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import judged_rows, to_rescore
 from apprentice.flows.prediction import Prediction
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import check_hardware
+from apprentice.flows.teacher_check import check_teacher
 from apprentice.flows.training_checks import (
     check_adapters,
     check_packages,
@@ -39,143 +31,31 @@ from apprentice.flows.training_checks import (
     check_trainings,
     layers_ahead,
 )
-from apprentice.tasks.collect import collect, collect_shard
-from apprentice.tasks.endpoints.budget import Budget
+from apprentice.tasks.collect import collect
 from apprentice.tasks.endpoints.dialect import read_key
-from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import import_before_threads
-from apprentice.tasks.episodes.episode import Call, prompt
-from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.student_model import check_downloaded, check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of
 from apprentice.tasks.questions import questions
 from apprentice.tasks.relabel import relabel
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import (
-    BudgetReached,
-    Stop,
-    TeacherFailed,
-    TeacherRefused,
-    TeacherUnavailable,
-)
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import StudentSpec, Window
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.statistics.exact_tests import cannot_pass
 from apprentice.tasks.student import student
-from apprentice.tasks.training import forecast
 from apprentice.tasks.training.reporters import check_reporters
-from apprentice.tasks.training.task_texts import Texts
 from apprentice.tasks.training.template import check_template
-
-
-def check_teacher(
-    run: RunContext,
-    recipe: Recipe,
-    buys: TeacherSpec,
-    player: Player,
-    questions: Sequence[tuple[int, str]],
-) -> None:
-    """Raise Stop if the endpoint returns no valid tool call to any of the questions, each with its seed.
-
-    The collection handles an exhausted budget.
-    """
-    window = recipe.seed_windows().collect
-    task = recipe.environment.unscaled()
-    first = recipe.collect.by_teacher(), buys, task, window.split(recipe.collect.shards)[0]
-    key = collect_shard.key(first, {})
-    with run.store.exclusive(
-        f"{collect_shard.name}-{key}", announce.warn
-    ) as lease:  # a concurrent collection charges the same budget
-        if collect.find(run, recipe.collect.by_teacher(), buys, task, window) is not None:
-            return
-        url = run.servers.teacher()
-        scratch = collect_shard.scratch(run, key)
-        is_only_asked = not recipe.collects and not scratch.exists()
-        scratch.mkdir(parents=True, exist_ok=True)
-        cap = buys.budget_usd
-        try:
-            with closing(
-                Budget(buys.prices, cap and cap / recipe.collect.shards, scratch / "spent_usd", lease.check)
-            ) as budget:
-                _ask(Teacher(buys, url, recipe.collect.asks, budget), buys, url, player, questions)
-        except BudgetReached:
-            return
-        finally:
-            if recipe.chooses_seeds or is_only_asked:  # then the collection has a folder of its own, or there is none
-                shutil.rmtree(scratch)
-
-
-def _ask(
-    teacher: Teacher,
-    buys: TeacherSpec,
-    url: str | None,
-    player: Player,
-    questions: Sequence[tuple[int, str]],
-) -> None:
-    called = buys.called
-    if buys.scripted_error_rate is None:
-        for line in inherited(url):
-            announce.say(line)
-    last: TeacherFailed | None = None
-    refused = 0
-    try:
-        for seed, question in questions:
-            try:
-                teacher.reply(prompt(player, question), player.schemas, Spent(), seed, player.takes_text)
-                return
-            except TeacherRefused as failed:
-                last, refused = failed, refused + (not failed.is_understood)
-            except TeacherFailed as failed:
-                last = failed
-        if isinstance(last, TeacherRefused) and not refused:
-            return  # a filter; the collection bounds how many questions may meet it
-        if refused:
-            raise Stop(
-                f"{called} at {url or 'OpenAI'} refuses {len(questions)} questions: {last}.",
-                "Correct the teacher section: teacher.request adds or removes any part of the request.",
-            ) from last
-        raise Stop(
-            f"{called} at {url or 'OpenAI'} returns no valid tool call to {len(questions)} questions: {last}.",
-            "Set teacher.model to a model that calls tools, let its server parse them (vLLM: "
-            "--enable-auto-tool-choice --tool-call-parser), or raise teacher.max_tokens if reasoning uses them up.",
-        ) from last
-    except TeacherUnavailable as error:
-        raise Stop(f"{called} at {url or 'OpenAI'} does not answer: {error}.", "Run again once it does.") from error
-    finally:
-        teacher.close()
-
-
-def inherited(url: str | None) -> Iterator[str]:
-    """Yield a sentence for each variable of the process that decides where the key goes, or for whom."""
-    parts = urlsplit(url or "https://api.openai.com")
-    proxy = getproxies().get(parts.scheme)
-    if proxy and not proxy_bypass(parts.hostname or ""):
-        yield f"The teacher is asked through the proxy {urlsplit(proxy).hostname} ({parts.scheme}_proxy)."
-    for name, whom in (("OPENAI_ORG_ID", "organization"), ("OPENAI_PROJECT_ID", "project")):
-        if value := os.environ.get(name):
-            yield f"The teacher is asked for the {whom} {one_line(value)} ({name})."
-
 
 JUDGING = ("verdict", "gate", "release")
 """The last stages; they play no episodes."""
 SEEDS = 5
 """Questions to request of each task."""
-TRIES = 3
-"""Questions that a teacher is asked before it counts as one that calls no tools."""
-
-
-class AuditedTask(NamedTuple):
-    """An environment that was audited, with the questions that it gave."""
-
-    spec: EnvironmentSpec
-    environment: Player
-    seeds: Sequence[int]
-    questions: Sequence[str]
 
 
 class PlannedTask(NamedTuple):
@@ -239,7 +119,12 @@ class Preflight:
             seen = _check_environments(self._tasks(run, needs), processes)
         tokenizer = _check_student(recipe.student, trainings, model, seen) if new else None
         if model is not None and self.trains_here:
-            self._predict(model, seen[0], windows.collect.size)
+            specs = {name: spec for name in recipe.trains_on if (spec := recipe.training(name))}
+            self.prediction = Prediction.of(
+                *model, recipe.student, specs, recipe.evaluate, windows.collect.size, seen[0]
+            )
+            if self.prediction:
+                self.prediction.say()
         if initial is not None:
             tokenizer = load_tokenizer(run.store.fetch(initial), run.trusted)
             check_thinking(recipe.student, tokenizer, initial.key)
@@ -255,21 +140,7 @@ class Preflight:
             check_trainings(run, trainings, tokenizer, seen[0].environment, recipe.seed, self.trains_here)
         if buys:
             first = seen[0]
-            samples = [*zip(first.seeds, first.questions, strict=True)][:TRIES]
-            check_teacher(run, recipe, buys, first.environment, samples)
-
-    def _predict(self, model: tuple[Any, Any], seen: AuditedTask, episodes: int) -> None:
-        """Say how long the stages of a pretrained student will take, where they can be measured."""
-        config, tokenizer = model
-        specs = {name: spec for name in self.recipe.trains_on if (spec := self.recipe.training(name))}
-        weights = sum(each.numel() for each in without_weights(config, self.recipe.student).parameters())
-        if not forecast.can_be_measured(config, weights, [*specs.values()]):
-            return
-        known = _known_calls(seen, thinks=thinking_of(tokenizer) is not None)
-        texts = Texts.of(tokenizer, seen.environment, list(seen.questions), *known)
-        student = forecast.Student(config, weights, tokenizer, texts)
-        self.prediction = Prediction(specs, self.recipe.evaluate, episodes, student)
-        self.prediction.say()
+            check_teacher(run, recipe, buys, first.environment, [*zip(first.seeds, first.questions, strict=True)])
 
     def _teacher_ahead(self, run: RunContext, done: set[str]) -> TeacherSpec | None:
         """Return the teacher that the run will ask; None if it has none, or its rollouts exist or can be rescored."""
@@ -296,7 +167,7 @@ class Preflight:
         for spec, window, needed in played:
             server = recipe.server_of(spec.name)
             ours = not (server.url or server.image or server.parts)  # with as many sessions as the recipe needs
-            tasks += _parts(run, spec, window, Needs(0, 0, 0) if ours else needed)
+            tasks += _planned_tasks(run, spec, window, Needs(0, 0, 0) if ours else needed)
         return tasks
 
 
@@ -314,7 +185,7 @@ class EvaluationPreflight:
     def __call__(self, run: RunContext, _stage: str) -> None:
         if not self.checked:
             needs = Needs(0, self.recipe.evaluate.batch_size, 0)
-            _check_environments(_parts(run, self.recipe.environment, self.window, needs))
+            _check_environments(_planned_tasks(run, self.recipe.environment, self.window, needs))
             self.checked = True
 
 
@@ -347,7 +218,8 @@ def _check_environments(tasks: Sequence[PlannedTask], processes: int = 1) -> lis
     return seen
 
 
-def _parts(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[PlannedTask]:
+def _planned_tasks(run: RunContext, spec: EnvironmentSpec, window: Window, needs: Needs) -> list[PlannedTask]:
+    """Return what the run plays on the servers of an environment: one task, or one for each part of a mixture."""
     server = run.servers.environment(spec.name)
     if not spec.mixed:
         return [PlannedTask(spec, server, window.seeds()[:SEEDS], needs)]
@@ -391,21 +263,6 @@ def _check_student(
             )
     _check_rendering(name, tokenizer, longest, seen)
     return tokenizer
-
-
-def _known_calls(seen: AuditedTask, thinks: bool) -> tuple[list[Call], list[str]]:
-    """The first calls of the scripted policy and its workings; empty where there is none, it does not know the
-    questions, or a text is right."""
-    prompts = [(prompt(seen.environment, text), seed) for seed, text in zip(seen.seeds, seen.questions, strict=True)]
-    try:
-        turns = [next_work(seen.spec.name, seen.spec.settings, messages, 0.0, seed) for messages, seed in prompts]
-    except ValueError:
-        return [], []
-    calls = [call for _, call in turns if not isinstance(call, str)]
-    if len(calls) < len(turns):
-        return [], []
-    workings = [working for working, _ in turns]
-    return calls, workings if thinks and all(workings) else []
 
 
 def _check_rendering(student: str, tokenizer: Any, longest: int | None, seen: list[AuditedTask]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from apprentice.envs.serving.process import local_server
-from apprentice.flows.preflight import EvaluationPreflight, Preflight, inherited
+from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
@@ -191,21 +191,6 @@ def test_a_teacher_that_fails_at_one_question_and_calls_at_the_next_will_do(
     look(recipe(endpoint, f"server.url={echo}"), tmp_path)
     assert len(endpoint.requests) == 4
     assert endpoint.requests[0]["messages"] != endpoint.requests[3]["messages"]
-
-
-def test_what_the_process_inherits_and_decides_where_the_key_goes_is_told(monkeypatch: pytest.MonkeyPatch):
-    for name in ("http_proxy", "https_proxy", "no_proxy", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    assert list(inherited(None)) == []
-    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example:3128")
-    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj_1")
-    assert list(inherited("https://host.example/v1")) == [
-        "The teacher is asked through the proxy proxy.example (https_proxy).",
-        "The teacher is asked for the project proj_1 (OPENAI_PROJECT_ID).",
-    ]
-    monkeypatch.setenv("no_proxy", "host.example")
-    assert len([*inherited("https://host.example/v1")]) == len([*inherited("http://host.example/v1")]) == 1
 
 
 def test_a_missing_key_is_told_before_a_server_is_asked(

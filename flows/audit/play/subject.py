@@ -160,6 +160,15 @@ class Extent(NamedTuple):
     """Of a check that plays many episodes: it plays as many as it can begin."""
 
 
+class AuditedTask(NamedTuple):
+    """An environment that was audited, with the questions that it gave."""
+
+    spec: EnvironmentSpec
+    environment: Player
+    seeds: Sequence[int]
+    questions: Sequence[str]
+
+
 class AuditedEpisode(NamedTuple):
     """An episode that was played to its end."""
 
