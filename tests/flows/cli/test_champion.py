@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from apprentice.flows.cli.app import app
-from apprentice.flows.improve import next_round
+from apprentice.flows.next_round import next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.analysis.history import Champions, past_rounds
 from apprentice.tasks.artifacts.local import LocalStore

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from apprentice.flows import long_run
-from apprentice.flows.improve import next_round
 from apprentice.flows.long_run import LongRun
+from apprentice.flows.next_round import next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import past_rounds

@@ -10,8 +10,9 @@ from uuid import uuid4
 import pytest
 from prefect.client.schemas.objects import FlowRun
 
-from apprentice.flows.improve import has_stopped, next_round, rounds_left
+from apprentice.flows.improve import rounds_left
 from apprentice.flows.long_run import LongRun, show_history
+from apprentice.flows.next_round import has_stopped, next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.history import Champions, PastRound, past_rounds
