@@ -228,10 +228,10 @@ def status(
     """Show the running, waiting and failed runs on Prefect's server, and why."""
     quiet()
     check_certificates()
-    from apprentice.flows.cli.status import show
-    from apprentice.flows.cli.status import status as look
     from apprentice.flows.runtime.prefect_server import check_answers, server_url
     from apprentice.flows.runtime.work_pool import check_server
+    from apprentice.flows.status import show
+    from apprentice.flows.status import status as look
 
     check_server()
     check_answers(server_url())
@@ -258,7 +258,7 @@ def dashboard(
     """Serve the live training curves on 127.0.0.1 until Ctrl-C."""
     ready()
     chosen = prepared(recipe, set_) if recipe else None
-    from apprentice.flows.cli.status import show_dashboard
+    from apprentice.flows.dashboard import show_dashboard
 
     if chosen and chosen.trackio.space_id:
         print(f"The Space has the curves too: https://huggingface.co/spaces/{chosen.trackio.space_id}.")

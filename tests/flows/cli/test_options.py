@@ -12,8 +12,8 @@ from prefect.utilities import urls
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from apprentice.flows import compare_models, improve, lessons, library, retrain, view
-from apprentice.flows.cli import data, status
+from apprentice.flows import compare_models, dashboard, improve, lessons, library, retrain, status, view
+from apprentice.flows.cli import data
 from apprentice.flows.cli.app import app
 from apprentice.flows.pages import report_page
 from apprentice.flows.recipe.loading import load_recipe
@@ -163,7 +163,7 @@ def test_status_looks_as_many_hours_back_as_it_says(
     ],
 )
 def test_the_dashboard_shows_the_store_of_the_recipe_or_the_one_named(given: list[Any], shown: Any, stand: Stand):
-    kept = stand(status, "show_dashboard")
+    kept = stand(dashboard, "show_dashboard")
     ended = typed("dashboard", *given)
     assert kept == [shown]
     assert "Space" not in ended.stdout

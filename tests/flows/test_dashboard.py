@@ -16,12 +16,11 @@ import psutil
 import pytest
 import trackio
 
-from apprentice.flows.cli import status
-from apprentice.flows.cli.status import show_dashboard
+from apprentice.flows.dashboard import show_dashboard
 from apprentice.tasks.engine.run import FOLDER
 from apprentice.tasks.reporting.errors import Stop
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TOY = ROOT / "deployments" / "recipes" / "toy.yaml"
 
 
@@ -99,8 +98,8 @@ def test_the_dashboard_is_for_this_machine_shows_one_project_or_all_and_ends_who
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trackio, "show", show)
-    monkeypatch.setattr(status, "keep_curves_in", curve_folders.append)
-    monkeypatch.setattr(status, "Event", lambda: SimpleNamespace(wait=interrupted))
+    monkeypatch.setattr("apprentice.flows.dashboard.keep_curves_in", curve_folders.append)
+    monkeypatch.setattr("apprentice.flows.dashboard.Event", lambda: SimpleNamespace(wait=interrupted))
     show_dashboard(tmp_path, project, port, browser=project is None)
     settings = {"host": "127.0.0.1", "server_port": shown[1], "share": False, "block_thread": False}
     assert given == [(shown[0], settings | {"open_browser": project is None})]
@@ -119,7 +118,7 @@ def test_where_there_are_no_curves_it_says_so(tmp_path: Path, monkeypatch: pytes
         (tmp_path / FOLDER / name).touch()
     with pytest.raises(Stop, match=r"no curves of laptop .* known: a, toy-06b\."):
         show_dashboard(tmp_path, "laptop", None, browser=False)
-    monkeypatch.setattr(status, "keep_curves_in", lambda _: None)
+    monkeypatch.setattr("apprentice.flows.dashboard.keep_curves_in", lambda _: None)
     with pytest.raises(Stop, match="no port"), socket.create_server(("127.0.0.1", 0)) as taken:
         show_dashboard(tmp_path, "toy-0.6b", taken.getsockname()[1], browser=False)
 

@@ -1,16 +1,10 @@
 """Lists the running, waiting and failed runs on Prefect's server, and why: `apprentice status`.
 
 In: the server in PREFECT_API_URL. Out: rows of text, for the terminal and as JSON.
-
-Serves Trackio's dashboard for the training curves of a store: `apprentice dashboard`.
 """
 
 import socket
-from contextlib import redirect_stdout
 from datetime import timedelta
-from io import StringIO
-from pathlib import Path
-from threading import Event
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -30,9 +24,7 @@ from rich.text import Text
 
 from apprentice.flows.runtime.run_guard import PROCESS
 from apprentice.flows.runtime.work_pool import place_of
-from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_trackio
 from apprentice.tasks.reporting.announce import console, duration_text, table
-from apprentice.tasks.reporting.errors import Stop
 
 STARTED_STATES = [StateType.RUNNING, StateType.PENDING, StateType.PAUSED, StateType.CANCELLING]
 WENT_WRONG = [StateType.FAILED, StateType.CRASHED]
@@ -149,51 +141,3 @@ def _show_runs(title: str, rows: Rows) -> None:
         console.print(Padding(line, (0, 0, 0, 4 if is_narrow else 2)))
         if row["why"]:
             console.print(Padding(Text(row["why"], style="dim"), (0, 0, 0, 4)))
-
-
-def show_dashboard(store: Path, project: str | None, port: int | None, browser: bool) -> None:
-    """Serve the curves, with live updates, until Ctrl-C. Raises Stop if there are none.
-
-    Args:
-        project: The project to show first; None lets the user choose.
-        port: None takes the first free port from 7860.
-    """
-    folder = store.absolute() / FOLDER
-    project = None if project is None else project_in_trackio(project)
-    known = sorted(path.stem for path in folder.glob("*.db"))
-    if not known:
-        raise Stop(
-            f"There are no curves in {folder} yet.",
-            "They appear with the first step of SFT. For another store pass its recipe, or --store.",
-        )
-    if project is not None and project not in known:
-        raise Stop(
-            f"There are no curves of {project} in {folder} yet; known: {', '.join(known)}.",
-            "Run that recipe first: they appear with the first step of SFT.",
-        )
-    keep_curves_in(store.absolute())
-    import trackio
-
-    try:
-        with redirect_stdout(StringIO()):  # it prints a URL with a token that grants write access
-            server, url, *_ = trackio.show(
-                project, host="127.0.0.1", server_port=port, share=False, open_browser=browser, block_thread=False
-            )
-    except OSError as error:
-        raise Stop(f"The dashboard has no port to listen on: {error}", "Choose another with --port.") from None
-    shown = f"?project={project}" if project else ""
-    print(f"The dashboard is at {url.rstrip('/')}/{shown}; stop it with Ctrl-C.", flush=True)
-    try:
-        Event().wait()
-    except KeyboardInterrupt:
-        _close(server)
-        print("The dashboard has stopped.")
-
-
-def _close(server: Any) -> None:
-    """End the dashboard and its thread: uvloop crashes where the interpreter ends before it does."""
-    server.close()  # only asks for it
-    uvicorn = server._uvicorn_server
-    uvicorn.thread.join(5)
-    uvicorn.force_exit = True  # a page that still waits for its answer
-    uvicorn.thread.join(5)

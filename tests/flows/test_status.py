@@ -12,7 +12,7 @@ from prefect.states import Failed, Late, Running, Scheduled, State
 from prefect.types._datetime import now
 from rich.text import Text
 
-from apprentice.flows.cli.status import show, status
+from apprentice.flows.status import show, status
 from apprentice.tasks.reporting.announce import console
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
