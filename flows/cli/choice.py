@@ -1,145 +1,33 @@
 """Resolves the arguments of `env audit`, `env check` and `env play` to an environment, its settings and its server.
 
 In: a name, a recipe, settings, a URL, as typed. Out: an `EnvironmentSpec` and an `EnvironmentServer`; what an audit
-looks at.
-
-`apprentice env list`: each environment's tools, turns, reward streams, extra and recipes.
+looks at; a player with its session.
 """
 
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from apprentice.envs.base import tool_names
-from apprentice.envs.catalog import (
-    ANY,
-    OLD,
-    EnvironmentSpec,
-    ExtraMissing,
-    add_folder,
-    check_extra,
-    described,
-    environment_class,
-    known,
-)
+from apprentice.envs.catalog import ANY, EnvironmentSpec, add_folder, environment_class, known
 from apprentice.envs.player import Player, TextCall
+from apprentice.envs.pool import sessions_with
 from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import openers
 from apprentice.flows.audit.connection import answers, known_as
 from apprentice.flows.audit.play.subject import Needs, Subject
+from apprentice.flows.environment_list import settings_from_a_recipe
 from apprentice.flows.recipe.loading import explain, explained, load_recipe, override_field, read_file
-from apprentice.flows.recipe.location import RECIPES, recipe_file
+from apprentice.flows.recipe.location import recipe_file
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, environment_server
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.streams import Stream, streams_of_parts
-
-
-def catalogue() -> list[dict[str, Any]]:
-    """Return every environment, for JSON."""
-    return [_entry(name) for name in known() if name not in OLD]
-
-
-def _entry(name: str) -> dict[str, Any]:
-    player, cls = _example(name), environment_class(name)
-    parts = player.parts() if player else []
-    tools = [tool.name for part in parts for tool in part.tools] if player else tool_names(cls)
-    streams = streams_of_parts(parts) if player else [Stream("", *each) for each in cls.streams.items()]
-    recipes = recipes_of(name)
-    mixed = (_read(path)["environment"].get("settings", {}).get("parts", {}) for path in recipes)
-    needed = {name, *(part["name"] for parts in mixed for part in parts.values())}
-    return {
-        "name": name,
-        "what": described(name),
-        "tools": tools,
-        "turns": player.max_turns if player else None,
-        "streams": {stream.called: stream.weight for stream in streams},
-        "extras": sorted({environment_class(each).extra[0] for each in needed} - {""}),
-        "installed": all(map(is_installed, needed)),
-        "recipe": _one_of(recipes, name, laptop=False),
-        "laptop": _one_of(recipes, name, laptop=True),
-        "recipes": [path.stem for path in recipes],
-    }
-
-
-def rows() -> list[dict[str, str]]:
-    """Return every environment, as table rows."""
-    return [
-        {
-            "environment": f"{each['name']}: {each['what']}{_extra(each)}",
-            "tools": "\n".join(each["tools"]),
-            "turns": str(each["turns"] or "–"),
-            "rewards": "\n".join(_weighed(name, weight) for name, weight in each["streams"].items()),
-            "recipes": "\n".join(each[kind] or "–" for kind in ("recipe", "laptop")),
-        }
-        for each in catalogue()
-    ]
-
-
-def settings_from_a_recipe(name: str) -> tuple[dict[str, Any], str]:
-    """Return an environment's default settings, or those of a recipe and its name if some have no default.
-
-    Raises ValidationError if there are neither defaults nor a recipe.
-    """
-    cls = environment_class(name)
-    try:
-        cls.Settings.model_validate({})
-        return {}, ""
-    except ValidationError:
-        for path in sorted(recipes_of(name), key=lambda path: "laptop" not in path.stem):
-            return _read(path)["environment"].get("settings", {}), path.stem
-        raise
-
-
-def is_installed(name: str) -> bool:
-    with suppress(ExtraMissing):
-        check_extra(name)
-        return True
-    return False
-
-
-def recipes_of(name: str) -> list[Path]:
-    """Return the recipes that train in an environment, sorted by name."""
-    return [path for path in sorted(RECIPES.glob("*.yaml")) if _read(path)["environment"].get("name") == name]
-
-
-@cache
-def _read(path: Path) -> dict[str, Any]:
-    return read_file(path)[0]
-
-
-def _one_of(recipes: list[Path], name: str, laptop: bool) -> str | None:
-    fitting = [path for path in recipes if bool(_read(path).get("student", {}).get("build")) == laptop]
-    fitting.sort(key=lambda path: (name not in path.stem.replace("-", "_"), "laptop" not in path.stem))
-    return fitting[0].stem if fitting else None
-
-
-def _example(name: str) -> Player | None:
-    """Return a player under default settings or a recipe's; None if there are neither."""
-    try:
-        return EnvironmentSpec(name=name, settings=settings_from_a_recipe(name)[0]).make()
-    except ValidationError:
-        return None
-
-
-def _weighed(stream: str, weight: float) -> str:
-    called = "reward" if stream == Stream().name else stream
-    return called if weight == 1 else f"{called} × {weight:g}"
-
-
-def _extra(entry: dict[str, Any]) -> str:
-    if not entry["extras"]:
-        return ""
-    return f". Extra: {', '.join(entry['extras'])}{'' if entry['installed'] else ' (not installed)'}"
-
 
 ON_THE_HUB = re.compile(r"https?://(?:www\.)?huggingface\.co/spaces/([^/]+)/([^/?#]+)")
 
@@ -314,3 +202,44 @@ def _named_by(server: EnvironmentServer) -> str:
     if trouble.status == "failed":
         raise Stop(f"{server.url}: {trouble.found}.", trouble.remedy)
     return ANY
+
+
+SESSIONS = 4
+"""Maximum sessions of a server for one player: one, and some spare for lost connections."""
+PATIENCE = 20.0
+"""Seconds to wait for a server that does not answer."""
+
+
+@contextmanager
+def open_environment(name: str, overrides: list[str] | None, url: str | None, recipe: Path | None) -> Iterator[Player]:
+    """Yield the environment with the given settings, a recipe's, or its defaults. Raises Stop."""
+    name = name_of(name)
+    settings_class(name)
+    settings, server = None, EnvironmentServer()
+    if recipe is not None:
+        of_the_recipe, server = in_recipe(recipe_at(recipe), name)
+        settings = of_the_recipe.settings
+    spec, message = environment_of(name, settings, overrides)
+    if message:
+        print(message)
+    if url and spec.mixed:
+        raise Stop("A mixture has no server of its own.", "Omit --url, or set server.parts in a --recipe.")
+    if url:
+        server = server_at(url, like=server)
+    with ExitStack() as stack:
+
+        def running(environment: str, there: EnvironmentServer) -> EnvironmentServer:
+            if not there.url:
+                there = there.at(*stack.enter_context(environment_server(environment, there, SESSIONS, print)))
+            return there.model_copy(update={"patience": min(PATIENCE, there.patience)})
+
+        if mixed := sorted({part.name for part in spec.mixed.values()}):
+            parts = {each: running(each, server.parts.get(each, EnvironmentServer())) for each in mixed}
+            server = server.model_copy(update={"parts": parts})
+        else:
+            server = running(name, server)
+            spec = completed(spec, server)
+        _, (session,) = sessions_with(server, 1, print, lambda server: nullcontext)
+        environment = spec.make(session)
+        stack.callback(environment.close)
+        yield environment

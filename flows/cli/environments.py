@@ -1,6 +1,9 @@
 """`apprentice env list | serve NAME | check URL | audit NAME | play NAME`: the environments and their servers."""
 
 import json
+import os
+import random
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +35,7 @@ SETTINGS = Annotated[
 @exit_with_message()
 def list_(json_: JSON = False) -> None:
     """List the environments: tools, turns, rewards, extras, recipes."""
-    from apprentice.flows.cli.choice import catalogue, rows
+    from apprentice.flows.environment_list import catalogue, rows
 
     _table(rows())
     if json_:
@@ -48,9 +51,27 @@ def serve(
 ) -> None:
     """Serve an environment on 127.0.0.1 until Ctrl-C."""
     ready()
-    from apprentice.flows.cli.play_by_hand import serve_environment
+    from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
+    from apprentice.flows.cli.choice import name_of, settings_class
+    from apprentice.flows.runtime.servers import listening, serve_on
 
-    serve_environment(name, port, max_sessions)
+    name = name_of(name)
+    settings_class(name)
+    try:
+        app = server_app(name, max_sessions)
+    except NoServer as none:
+        raise Stop(f"There is nothing to serve: {none}.", "List them: apprentice env list") from None
+    except ExtraMissing as missing:
+        raise Stop(f"{name} cannot be served here: {missing}", "Install it, and try again.") from None
+    listener = listening(port)
+    if sys.flags.hash_randomization:  # a question drawn from a set must be the same on every server
+        listener.close()
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONHASHSEED": "0"})
+    with listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        print(f"Serving {name} at {url}, up to {max_sessions} sessions. Stop it with Ctrl-C.", flush=True)
+        serve_on(listener, lambda: app)
+        print("Stopped.")
 
 
 PLACE = Annotated[
@@ -154,7 +175,7 @@ def play(
 ) -> None:
     """Play an episode yourself, or watch a model play one. Ctrl-D ends it."""
     ready()
-    from apprentice.flows.cli.play_by_hand import any_seed, open_environment
+    from apprentice.flows.cli.choice import open_environment
     from apprentice.flows.cli.play_by_hand import play as play_it
 
     if model is not None:
@@ -163,13 +184,20 @@ def play(
             from apprentice.flows.serving.served import answering
 
         with open_environment(name, set_, url, recipe) as player, answering(model, store, None, engine) as endpoint:
-            watch(player, any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, write), write)
+            watch(player, _any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, write), write)
         return
     with open_environment(name, set_, url, recipe) as environment:
         try:
-            play_it(environment, any_seed() if seed is None else seed)
+            play_it(environment, _any_seed() if seed is None else seed)
         except EOFError:
             print("\nThe episode was abandoned.")
+
+
+def _any_seed() -> int:
+    """Return a random seed, and print it so that the question can be played again."""
+    seed = random.SystemRandom().randrange(1_000_000)
+    print(f"Seed {seed}.")
+    return seed
 
 
 NARROW = 76

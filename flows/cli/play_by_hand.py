@@ -2,32 +2,20 @@
 
 In: an environment with its session, a seed, input and output functions. Out: the finished episode.
 Prompts again after an invalid argument, because people mistype; any other mistake has the same cost as for a model.
-
-Serves an environment of the catalogue on this machine until Ctrl-C.
 """
 
 import io
 import json
-import os
-import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from apprentice.envs.catalog import ExtraMissing, NoServer, server_app
 from apprentice.envs.player import Player
-from apprentice.envs.pool import sessions_with
-from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.play.subject import take
-from apprentice.flows.cli.choice import environment_of, in_recipe, name_of, recipe_at, server_at, settings_class
-from apprentice.flows.runtime.servers import completed, environment_server, listening, serve_on
 from apprentice.flows.serving.chat import server_failures
 from apprentice.tasks.episodes.episode import LAST_TEXT, Episode
-from apprentice.tasks.reporting.errors import Stop
 
 Ask = Callable[[str], str]
 
@@ -110,72 +98,3 @@ def _end_of(episode: Episode) -> str:
     if episode.reward is None:
         return f"No reward: {episode.broken}.{correct}"
     return f"Reward {episode.reward:.2f} of 1.{correct}"
-
-
-def any_seed() -> int:
-    """Return a random seed, and print it so that the question can be played again."""
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"Seed {seed}.")
-    return seed
-
-
-SESSIONS = 4
-"""Maximum sessions of a server for one player: one, and some spare for lost connections."""
-PATIENCE = 20.0
-"""Seconds to wait for a server that does not answer."""
-
-
-@contextmanager
-def open_environment(name: str, overrides: list[str] | None, url: str | None, recipe: Path | None) -> Iterator[Player]:
-    """Yield the environment with the given settings, a recipe's, or its defaults. Raises Stop."""
-    name = name_of(name)
-    settings_class(name)
-    settings, server = None, EnvironmentServer()
-    if recipe is not None:
-        of_the_recipe, server = in_recipe(recipe_at(recipe), name)
-        settings = of_the_recipe.settings
-    spec, message = environment_of(name, settings, overrides)
-    if message:
-        print(message)
-    if url and spec.mixed:
-        raise Stop("A mixture has no server of its own.", "Omit --url, or set server.parts in a --recipe.")
-    if url:
-        server = server_at(url, like=server)
-    with ExitStack() as stack:
-
-        def running(environment: str, there: EnvironmentServer) -> EnvironmentServer:
-            if not there.url:
-                there = there.at(*stack.enter_context(environment_server(environment, there, SESSIONS, print)))
-            return there.model_copy(update={"patience": min(PATIENCE, there.patience)})
-
-        if mixed := sorted({part.name for part in spec.mixed.values()}):
-            parts = {each: running(each, server.parts.get(each, EnvironmentServer())) for each in mixed}
-            server = server.model_copy(update={"parts": parts})
-        else:
-            server = running(name, server)
-            spec = completed(spec, server)
-        _, (session,) = sessions_with(server, 1, print, lambda server: nullcontext)
-        environment = spec.make(session)
-        stack.callback(environment.close)
-        yield environment
-
-
-def serve_environment(name: str, port: int, max_sessions: int) -> None:
-    """Serve the environment until Ctrl-C. Raises Stop if it cannot be served here."""
-    name = name_of(name)
-    settings_class(name)
-    try:
-        app = server_app(name, max_sessions)
-    except NoServer as none:
-        raise Stop(f"There is nothing to serve: {none}.", "List them: apprentice env list") from None
-    except ExtraMissing as missing:
-        raise Stop(f"{name} cannot be served here: {missing}", "Install it, and try again.") from None
-    listener = listening(port)
-    if sys.flags.hash_randomization:  # a question drawn from a set must be the same on every server
-        listener.close()
-        os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONHASHSEED": "0"})
-    with listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        print(f"Serving {name} at {url}, up to {max_sessions} sessions. Stop it with Ctrl-C.", flush=True)
-        serve_on(listener, lambda: app)
-        print("Stopped.")

@@ -77,8 +77,7 @@ def chat(
     """Talk with a trained model in the terminal; the environment plays its calls for real. Ctrl-D ends it."""
     ready()
     with no_collection():
-        from apprentice.flows.cli.choice import recipe_at
-        from apprentice.flows.cli.play_by_hand import open_environment
+        from apprentice.flows.cli.choice import open_environment, recipe_at
         from apprentice.flows.serving.chat import Speaker
         from apprentice.flows.serving.chat import chat as talk
         from apprentice.flows.serving.served import answering

@@ -9,7 +9,7 @@ from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec
 from apprentice.envs.echo.env import Environment as Echo
 from apprentice.envs.openenv.tools import ListedTool
 from apprentice.envs.player import Player, facade_of
-from apprentice.flows.cli.choice import settings_from_a_recipe
+from apprentice.flows.environment_list import settings_from_a_recipe
 
 NAMES = ["act", "reward", "session", "scores"]
 """Names of a server's tools that an environment or its player has as well."""
