@@ -11,17 +11,12 @@ import typer
 
 from apprentice.envs.serving.child import OURS, SAFE_PATH
 from apprentice.flows.cli.app import app
-from apprentice.flows.cli.common import (
-    RECIPE,
-    SET,
-    exit_with_message,
-    handle_signals,
-    prepare_streams,
-    report_write_errors,
-    use_utf8,
-)
 from apprentice.flows.cli.environments import env_app
+from apprentice.flows.cli.error_messages import exit_with_message
+from apprentice.flows.cli.options import RECIPE, SET
 from apprentice.flows.runtime.environment_variables import check_certificates, quiet
+from apprentice.flows.runtime.interruption import handle_signals
+from apprentice.tasks.reporting.standard_streams import prepare_streams, report_write_errors, use_utf8
 
 Infrastructure = Literal["process", "kubernetes"]
 """The infrastructure on which workers run flows."""

@@ -8,18 +8,10 @@ from typing import Annotated
 import typer
 
 from apprentice.envs.defaults import DEBUG, no_collection
-from apprentice.flows.cli.common import (
-    HUB,
-    JSON,
-    KEY,
-    RECIPE,
-    SET,
-    STORE,
-    exit_with_message,
-    prepared,
-)
 from apprentice.flows.cli.data import export_anything, import_rows, view
 from apprentice.flows.cli.environments import env_app
+from apprentice.flows.cli.error_messages import exit_with_message
+from apprentice.flows.cli.options import HUB, JSON, KEY, RECIPE, SET, STORE, prepared
 from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
 from apprentice.flows.cli.serving import chat, serve
 from apprentice.flows.runtime.environment_variables import check_certificates, quiet, ready

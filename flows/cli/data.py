@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apprentice.envs.defaults import no_collection
-from apprentice.flows.cli.common import HUB, KEY, SET, STORE, exit_with_message, looked_at, prepared
+from apprentice.flows.cli.error_messages import exit_with_message
+from apprentice.flows.cli.options import HUB, KEY, SET, STORE, looked_at, prepared
 from apprentice.flows.runtime.environment_variables import quiet, ready
 from apprentice.tasks.reporting.errors import Stop
 

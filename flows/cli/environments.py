@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from apprentice.envs.defaults import no_collection
-from apprentice.flows.cli.common import JSON, SET, STORE, exit_with_message
+from apprentice.flows.cli.error_messages import exit_with_message
+from apprentice.flows.cli.options import JSON, SET, STORE
 from apprentice.flows.cli.serving import TOKENS, write
 from apprentice.flows.runtime.environment_variables import ready
 from apprentice.tasks.reporting.errors import Stop

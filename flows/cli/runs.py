@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from apprentice.flows.cli.common import JSON, RECIPE, SET, exit_with_message, looked_at, prepared
+from apprentice.flows.cli.error_messages import exit_with_message
+from apprentice.flows.cli.options import JSON, RECIPE, SET, looked_at, prepared
 from apprentice.flows.runtime.environment_variables import quiet
 from apprentice.tasks.reporting.errors import Stop
 

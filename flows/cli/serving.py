@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from apprentice.envs.defaults import no_collection
-from apprentice.flows.cli.common import HUB, SET, STORE, exit_with_message
+from apprentice.flows.cli.error_messages import exit_with_message
+from apprentice.flows.cli.options import HUB, SET, STORE
 from apprentice.flows.runtime.environment_variables import ready
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.names import EngineName

@@ -12,7 +12,7 @@ from tests.hostile.endings import assert_clear_exit
 APPRENTICE = str(Path(sys.executable).with_name("apprentice"))
 BROKEN = """
 from pathlib import Path
-from apprentice.flows.cli.common import exit_with_message
+from apprentice.flows.cli.error_messages import exit_with_message
 from apprentice.flows.runtime.environment_variables import ready
 
 with exit_with_message():

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from apprentice.flows.cli.common import interrupt_again
+from apprentice.flows.runtime.interruption import interrupt_again
 from tests.flows.interrupted import COMMAND, SOON, environment, run_and_interrupt, signal_all
 from tests.terminal import Terminal
 

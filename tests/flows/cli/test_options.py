@@ -15,12 +15,14 @@ from typer.testing import CliRunner, Result
 from apprentice.flows import compare_models, dashboard, improve, lessons, library, retrain, status, view
 from apprentice.flows.cli import data
 from apprentice.flows.cli.app import app
+from apprentice.flows.cli.runs import _window
 from apprentice.flows.pages import report_page
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import prefect_server, servers, work_pool
 from apprentice.tasks import dataset
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Window
 from tests.flows.commands import TOY
 
@@ -289,3 +291,17 @@ def test_seeds_that_are_no_range_are_refused(seeds: str, tmp_path: Path):
     refused = typed("import", tmp_path / "rows.jsonl", "--recipe", TOY, f"--seeds={seeds}")
     assert refused.exit_code == 1
     assert f"--seeds {seeds} is not of the form FIRST-LAST." in refused.stdout
+
+
+def test_the_questions_are_the_window_s_unless_a_first_seed_is_given():
+    recipe = load_recipe(TOY, [])
+    window = recipe.seed_windows().evaluate
+    assert (
+        _window(recipe.seed_windows().evaluate, 1, None)
+        == _window(recipe.seed_windows().evaluate, window.size, None)
+        == window
+    )
+    assert _window(recipe.seed_windows().evaluate, 3, 7) == Window(start=7, size=3)
+    assert _window(recipe.seed_windows().evaluate, window.size + 1, 0).size == window.size + 1
+    with pytest.raises(Stop, match=f"has {window.size} seeds"):
+        _window(recipe.seed_windows().evaluate, window.size + 1, None)

@@ -17,7 +17,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.runtime.servers import RunServers
+from apprentice.flows.runtime.servers import RunServers, check_runs, run_folder
 from apprentice.tasks.reporting.errors import Stop
 from tests import docker_stand_in
 
@@ -235,3 +235,25 @@ def test_the_endpoint_of_a_model_that_is_named_is_asked_and_no_script_is_started
     recipe = load_recipe(TOY, ["teacher.model=big", "teacher.base_url=http://127.0.0.1:9/v1"])
     with RunServers(recipe) as servers:
         assert servers.teacher() == "http://127.0.0.1:9/v1"
+
+
+def test_a_run_s_folder_has_its_recipe_and_goes_where_the_run_fails(tmp_path: Path):
+    recipe = load_recipe(TOY, [])
+    with run_folder(tmp_path / "runs", recipe) as kept:
+        assert kept.parent == tmp_path / "runs"
+        assert kept.name.startswith("toy-seed0-")
+    assert load_recipe(kept / "recipe.yaml", []) == recipe
+    with pytest.raises(KeyboardInterrupt), run_folder(tmp_path / "runs", recipe) as failed:
+        raise KeyboardInterrupt
+    assert [*(tmp_path / "runs").iterdir()] == [kept] != [failed]
+
+
+def test_where_no_folder_can_be_made_it_is_told_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    check_runs(tmp_path / "new" / "runs")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Stop, match="file is a file"):
+        check_runs(tmp_path / "file" / "runs")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK | os.X_OK)
+    with pytest.raises(Stop, match="cannot be written"):
+        check_runs(tmp_path / "runs")

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from prefect import flow, states
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import flow_runs
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 from prefect.types._datetime import now
 
@@ -23,7 +25,7 @@ from apprentice.envs.wire.server import SessionLost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime import work_pool
-from apprentice.flows.runtime.work_pool import AWAY, Pool, current_location
+from apprentice.flows.runtime.work_pool import AWAY, Pool, _is_passing, current_location
 from apprentice.flows.stages import sft_stage
 from apprentice.tasks.artifacts.types import SftCheckpoint
 from apprentice.tasks.engine.run import Dispatched, WorkerLocation
@@ -348,3 +350,15 @@ def test_every_stage_that_wants_a_gpu_is_a_flow_that_takes_its_arguments():
         assert each.gpu
         taken = list(inspect.signature(STAGES[each.name].fn).parameters)
         assert taken == ["recipe", *list(inspect.signature(each.body).parameters)[1:]]
+
+
+@pytest.mark.parametrize(("status", "passes"), [(500, True), (503, True), (429, True), (499, False), (404, False)])
+def test_prefects_server_is_asked_again_where_it_may_answer_later(status: int, passes: bool):
+    request = httpx.Request("GET", "http://prefect")
+    error = PrefectHTTPStatusError("said", request=request, response=httpx.Response(status, request=request))
+    assert _is_passing(error) is passes
+
+
+def test_a_server_that_is_not_there_is_asked_again_and_a_mistake_is_not():
+    assert _is_passing(httpx.ConnectError("refused"))
+    assert not _is_passing(ValueError("no"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import environment_class
-from apprentice.flows.cli.common import _as_stop
+from apprentice.flows.cli.error_messages import _as_stop
 from apprentice.tasks.artifacts.foreign import readable
 from apprentice.tasks.reporting.errors import Stop, broken_package, imported
 
