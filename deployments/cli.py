@@ -152,7 +152,7 @@ def init(
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
 ) -> None:
     """Write a new environment: one file, with a test and a recipe."""
-    from apprentice.deployments.new_project import init_environment as write
+    from apprentice.deployments.new_environment import init_environment as write
 
     folder = write(name, out)
     here = folder if folder.is_absolute() else f"./{folder}"

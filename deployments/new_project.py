@@ -3,12 +3,9 @@
 In: the name of one of the package's recipes. Out: files that need no checkout: a copy of the recipe in which the fields
 are explained, the schema with which an editor checks it; prefect.yaml with that recipe in place of the package's, the
 pools' templates.
-
-`apprentice env init NAME`: an environment in one file, with a recipe and a test.
 """
 
 import json
-import keyword
 import re
 import textwrap
 from collections.abc import Iterator
@@ -16,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel
 
 from apprentice.envs.catalog import environment_class, known
@@ -130,32 +126,3 @@ def editor_schema() -> str:
 def _or(field: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
     kept = {name: field.pop(name) for name in ("description", "default", "title") if name in field}
     return kept | {"anyOf": [*(field.get("anyOf") or [field]), *others]}
-
-
-TEMPLATE_OF = {"{name}.py": "game.py", "recipe.yaml": "recipe.yaml", "test_{name}.py": "test.py"}
-"""The template of each file."""
-TEMPLATES = Environment(
-    loader=PackageLoader("apprentice.deployments", "environment"),
-    undefined=StrictUndefined,
-    keep_trailing_newline=True,
-)
-
-
-def init_environment(name: str, out: Path) -> Path:
-    """Write `out/name` and return it. Raises Stop for a name that cannot be one, or a folder that holds files."""
-    if not name.isidentifier() or not name.islower() or keyword.iskeyword(name):
-        raise Stop(f"{name!r} cannot be an environment's name.", "Use small letters, digits and _, such as my_env.")
-    if name in known():
-        raise Stop(f"There is an environment of the name {name}.", "Choose another name.")
-    folder = out / name
-    if folder.exists() and any(folder.iterdir()):
-        raise Stop(f"{folder} holds files.", "Empty it, or choose another folder with --out.")
-    values = {"name": name, "title": "".join(word.capitalize() for word in name.split("_"))}
-    try:
-        for file, template in TEMPLATE_OF.items():
-            path = folder / file.format(name=name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(TEMPLATES.get_template(f"{template}.j2").render(values))
-    except OSError as error:
-        raise Stop(f"{folder} cannot be written: {error.strerror}.", "Choose another folder with --out.") from None
-    return folder

@@ -9,7 +9,7 @@ from prefect.client import orchestration
 from prefect.utilities import urls
 from typer.testing import CliRunner, Result
 
-from apprentice.deployments import new_project, provisioning, spaces, steps
+from apprentice.deployments import new_environment, new_project, provisioning, spaces, steps
 from apprentice.deployments.cli import app
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import work_pool
@@ -100,7 +100,7 @@ def test_a_new_environment_is_written_and_named_so_that_a_command_takes_it(
     folder: Path, here: str, monkeypatch: pytest.MonkeyPatch
 ):
     made: list[Any] = []
-    monkeypatch.setattr(new_project, "init_environment", lambda *given: made.append(given) or folder)
+    monkeypatch.setattr(new_environment, "init_environment", lambda *given: made.append(given) or folder)
     ended = typed("env", "init", "mine", "--out", "there")
     assert made == [("mine", Path("there"))]
     assert f"apprentice env check {here}\n" in ended.stdout
