@@ -71,7 +71,7 @@ def setup(
         ),
     ] = None,
 ) -> None:
-    """Create or update the work pools and automations of a Prefect server."""
+    """Create or update the work pools, the GPU stages' deployments and the automations of a Prefect server."""
     check_certificates()
     from prefect.client.orchestration import get_client
 

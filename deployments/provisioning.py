@@ -1,4 +1,4 @@
-"""Creates or updates the work pools and automations of a Prefect server from the files in this folder.
+"""Creates or updates on a Prefect server what the files of this folder describe: work pools and automations.
 
 In: the server's client, the pools' type, a notification block. Out: one line per object created or updated.
 Keeps what a person changed on the server: a pool's limit, a pause.
@@ -16,6 +16,7 @@ from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
+from apprentice.deployments.gpu_stages import deploy_stages
 from apprentice.deployments.schedules import check_index
 from apprentice.tasks.reporting.errors import Stop
 
@@ -25,7 +26,7 @@ FILES = Path(__file__).parent
 def set_up(
     client: SyncPrefectClient, kind: str, notify: str | None, outage_minutes: float, files: Path = FILES
 ) -> Iterator[str]:
-    """Apply pools and automations; yield one line each. Raises Stop.
+    """Apply pools, with the GPU stages of those that have them, and automations; yield one line each. Raises Stop.
 
     Args:
         kind: Type of the pools, `process` or `kubernetes`.
@@ -43,6 +44,8 @@ def set_up(
     for pool, settings in pools.items():
         template = json.loads(template_of(pool, kind, files).read_text())
         yield f"pool {pool}: {apply_pool(client, pool, kind, template, settings['concurrency_limit'])}"
+        if settings.get("stages"):
+            yield from deploy_stages(client, pool)
     for automation in automations(block, outage_minutes):
         if existing := client.read_automations_by_name(automation.name):  # a paused one stays paused
             client.update_automation(existing[0].id, automation.model_copy(update={"enabled": existing[0].enabled}))

@@ -113,7 +113,7 @@ class Pool:
 
     recipe: Recipe
     deployment: str
-    """The deployments' name, such as a100; their flows are sft, grpo and evaluate."""
+    """The deployments' name, such as a100; their flows are the trainings and the evaluation."""
 
     def __call__(self, stage: str, title: str, given: dict[str, Any], key: str) -> Dispatched:
         """Run the stage and wait for it. Raises Stop if it fails in a way that needs a person."""
@@ -193,7 +193,8 @@ class Pool:
         except ObjectNotFound:
             raise Stop(
                 f"There is no deployment {name} on Prefect's server.",
-                "Create it: prefect --no-prompt deploy --all, with the prefect.yaml of `apprentice init --production`.",
+                f"Create it: list the pool {self.deployment} with stages: true in prefect.yaml (`apprentice init "
+                "--production` writes one), and run `apprentice setup --files FOLDER`.",
             ) from None
         assert isinstance(run, FlowRun)
         return read_run(run.id)

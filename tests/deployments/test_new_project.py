@@ -94,7 +94,7 @@ def test_a_recipe_that_the_package_lacks_is_answered_with_those_it_has(elsewhere
     assert not (elsewhere / "here").exists()
 
 
-def test_the_index_deploys_the_new_recipe_and_the_stages_and_none_of_the_packages_recipes(monkeypatch):
+def test_the_index_deploys_the_new_recipe_and_what_is_no_recipe_and_none_of_the_packages_recipes(monkeypatch):
     init("spelling", "--production")
     monkeypatch.chdir("spelling")
     ours, package_index = (yaml.safe_load(path.read_text()) for path in (Path("prefect.yaml"), FILES / "prefect.yaml"))
@@ -107,8 +107,7 @@ def test_the_index_deploys_the_new_recipe_and_the_stages_and_none_of_the_package
         "tags": ["apprentice", "retrain", "spelling"],
         "build": [{"apprentice.deployments.steps.recipe": {"id": "given", "recipe": "recipe.yaml"}}],
     }
-    stages = [each for each in package_index["deployments"] if not each.get("build")]
-    assert list(index.values()) == stages
+    assert list(index.values()) == [each for each in package_index["deployments"] if not each.get("build")]
     assert steps.recipe("recipe.yaml")["recipe"]["name"] == "spelling"
     for pool in ours["pools"]:
         assert Path(f"pools/{pool}.json").read_text() == (FILES / f"pools/{pool}.json").read_text()

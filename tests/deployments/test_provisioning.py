@@ -6,11 +6,13 @@ from uuid import UUID, uuid4
 import pytest
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger
+from prefect.flows import load_flow_from_entrypoint
 
 from apprentice.deployments.provisioning import FILES, automations, set_up
+from apprentice.flows.stages import STAGES
 from apprentice.tasks.reporting.errors import Stop
 
 SILENT = "apprentice: runs that fell silent"
@@ -53,6 +55,29 @@ def test_what_a_person_changed_stays_and_the_files_win_in_the_rest(client: SyncP
     (silent,) = client.read_automations_by_name(SILENT)
     assert silent.enabled is False
     assert silent.description.startswith("No heartbeat")
+
+
+def test_gpu_stages_are_deployed_on_the_pool_that_has_them_and_keep_what_a_person_set(client: SyncPrefectClient):
+    list(set_up(client, "process", None, 10.0))
+    there = {stage: client.read_deployment_by_name(f"{stage}/a100") for stage in STAGES}
+    assert {each.work_pool_name for each in there.values()} == {"a100"}
+    assert {stage: load_flow_from_entrypoint(each.entrypoint or "") for stage, each in there.items()} == STAGES
+    changed = DeploymentUpdate(
+        entrypoint="old.stages.sft", parameter_openapi_schema={}, job_variables={"gpus": 2}, tags=["ours"], paused=True
+    )
+    client.update_deployment(there["sft"].id, changed)
+    assert "deployment sft/a100: up to date" in set_up(client, "process", None, 10.0)
+    now = client.read_deployment_by_name("sft/a100")
+    assert (now.job_variables, now.tags, now.paused) == ({"gpus": 2}, ["ours"], True)
+    assert now.entrypoint == there["sft"].entrypoint
+    assert now.parameter_openapi_schema == there["sft"].parameter_openapi_schema
+
+
+def test_a_pool_that_was_deleted_and_made_again_has_its_gpu_stages_again(client: SyncPrefectClient):
+    list(set_up(client, "process", None, 10.0))
+    client.delete_work_pool("a100")
+    list(set_up(client, "process", None, 10.0))
+    assert client.read_deployment_by_name("grpo/a100").work_pool_name == "a100"
 
 
 def test_a_pool_of_another_type_is_not_touched(client: SyncPrefectClient):

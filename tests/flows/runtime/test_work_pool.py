@@ -305,7 +305,7 @@ def test_a_missing_deployment_is_named_with_the_command_that_makes_it():
         given = {"bench": None, "spec": SftSpec(), "environment": recipe().environment}
         Pool(recipe(), "h100")("sft", "SFT", given, "k9")
 
-    with pytest.raises(Stop, match=r"no deployment sft/h100(?s:.)*prefect --no-prompt deploy --all"):
+    with pytest.raises(Stop, match=r"no deployment sft/h100(?s:.)*list the pool h100 with stages: true"):
         parent()
 
 
