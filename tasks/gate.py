@@ -33,9 +33,8 @@ from apprentice.tasks.judgement.contents import (
     made_rule,
     write,
 )
-from apprentice.tasks.judgement.rules import RuleId
+from apprentice.tasks.judgement.rules import GateSpec, RuleId
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.statistics.exact_tests import cannot_pass
 from apprentice.tasks.statistics.rates import per_question, rate
 

@@ -27,10 +27,10 @@ from apprentice.tasks.judgement.contents import (
     VerdictContents,
     write,
 )
+from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.signals import RewardSignals
-from apprentice.tasks.settings.spec import GateSpec
 from apprentice.tasks.statistics.rates import with_intervals
 from apprentice.tasks.training.trainer import read_log
 

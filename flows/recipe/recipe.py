@@ -28,6 +28,7 @@ from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
 from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds, models_of_a_run
 from apprentice.tasks.dpo_settings import DpoSpec
+from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.models.memory import bf16_pays
 from apprentice.tasks.models.student_model import pinned
 from apprentice.tasks.reporting.errors import Stop
@@ -40,7 +41,6 @@ from apprentice.tasks.settings.spec import (
     CollectSpec,
     EvaluateSpec,
     ExportSpec,
-    GateSpec,
     LengthsSpec,
     ProbeSpec,
     SeedWindows,

@@ -23,10 +23,9 @@ from apprentice.tasks.judgement.contents import (
 from apprentice.tasks.judgement.contents import read_decision as read_decision  # part of this module's interface
 from apprentice.tasks.judgement.contents import read_verdict as read_verdict
 from apprentice.tasks.judgement.model_names import NAMES, named
-from apprentice.tasks.judgement.rules import RuleId
+from apprentice.tasks.judgement.rules import GateSpec, RuleId
 from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.reporting.safe_text import code, markdown_table, points
-from apprentice.tasks.settings.spec import GateSpec
 
 WITHOUT_TEACHER = 0.2
 """The floor where no teacher's rate is known."""

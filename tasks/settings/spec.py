@@ -400,25 +400,6 @@ class ProbeSpec(Spec):
     same."""
 
 
-class GateSpec(Spec):
-    """When a trained model becomes the champion. Fixed before training: it enters the decision's key."""
-
-    metric: Literal["accuracy", "format_compliance", "mean_score"] = "accuracy"
-    """The deciding metric."""
-    margin: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Required improvement, as a share. In addition, the 95% interval must be above zero."""
-    max_overlap: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Maximum share of the evaluation's questions that training may have seen; above it nothing is compared."""
-    least_unseen: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Minimum share of the questions that neither champion nor challenger has seen; below it no model is promoted."""
-    at_least: float | None = Field(default=None, ge=0.0, le=1.0, json_schema_extra=WHEN_GIVEN)
-    """The floor: the metric must reach it, however much better than its baseline a model is. Default: half of the
-    teacher's accuracy on the questions that it was asked, or 0.2 where no teacher played, as with a dataset. 0: no
-    floor."""
-    level: float = Field(default=0.05, gt=0.0, le=0.05, json_schema_extra=WHEN_GIVEN)
-    """The exact test's p must be below this. `apprentice improve` lowers it from round to round (alpha spending)."""
-
-
 Form = Literal["f16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"]
 """A quantization of llama.cpp."""
 

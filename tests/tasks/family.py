@@ -31,11 +31,12 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.release import release
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec
-from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, GateSpec, StudentSpec
+from apprentice.tasks.settings.spec import BuiltStudent, CollectSpec, EvaluateSpec, StudentSpec
 from apprentice.tasks.statistics.rates import with_intervals
 from apprentice.tasks.student import student
 from tests.tasks.evaluations import episodes

@@ -11,7 +11,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.gate import _better, gate
 from apprentice.tasks.judgement.contents import Difference, GateDecision
-from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.statistics.differences import level_of
 from tests.tasks.evaluations import episode, episodes, evaluation, learned, published
 

@@ -15,7 +15,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.judgement.contents import Comparison, Contamination
-from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.statistics.rates import per_question, with_intervals
 from apprentice.tasks.verdict import verdict
 from tests.tasks.evaluations import episode, episodes, evaluation, learned, published

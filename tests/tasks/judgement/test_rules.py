@@ -11,8 +11,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement import rules
 from apprentice.tasks.judgement.contents import GateDecision, Rule, VerdictContents, made_rule, read_decision
-from apprentice.tasks.judgement.rules import WORDINGS, RuleId, identified
-from apprentice.tasks.settings.spec import GateSpec
+from apprentice.tasks.judgement.rules import WORDINGS, GateSpec, RuleId, identified
 from tests.tasks.evaluations import episodes, evaluation, published
 
 WRITTEN = [
