@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
-from apprentice.flows.compare_models import checkpoint_of
 from apprentice.flows.lessons import filtered, rollouts_of, taken_rows
+from apprentice.flows.named_models import checkpoint_of
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import EvaluationPreflight, Preflight
 from apprentice.flows.recipe.loading import RecipeLike, load_recipe

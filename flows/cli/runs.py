@@ -196,7 +196,9 @@ def evaluate(
 ) -> None:
     """Evaluate models on a recipe's environment, and compare them."""
     chosen = prepared(recipe, set_, runs_flow=True).with_precision()
-    from apprentice.flows.compare_models import check_addresses, compare_models, inspect_models
+    from apprentice.flows.compare_models import compare_models
+    from apprentice.flows.inspect_models import inspect_models
+    from apprentice.flows.named_models import check_addresses
     from apprentice.flows.runtime.prefect_server import start_prefect_server
 
     check_addresses([*model, *([base_url] if base_url else [])])

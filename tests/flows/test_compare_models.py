@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from apprentice.envs.serving.process import local_server
+from apprentice.flows.compare_models import compared
 from apprentice.flows.recipe.loading import load_recipe
 from tests.endpoint import KEY, Endpoint, call
 from tests.flows.commands import BIN, ROOT, TOY, run_command
 from tests.hostile.endings import assert_clear_exit
 from tests.odd_server import odd_server
-
-pytestmark = pytest.mark.long
+from tests.tasks.evaluations import episodes
 
 CHAIN_SUM = ROOT / "deployments" / "recipes" / "chain-sum.yaml"
 PERFECT = ("--set", "teacher.scripted_error_rate=0.0", "--seed", "999", "--questions", "50", "--json")
@@ -28,6 +28,7 @@ def evaluate(home: Path, recipe: Path, *arguments: str) -> Any:
     return run_command([str(BIN / "apprentice"), "evaluate", str(recipe), *arguments], home)
 
 
+@pytest.mark.long
 def test_the_tutorials_protocol_gives_a_perfect_player_68_percent_and_says_what_it_cannot_see(home: Path):
     done = evaluate(home, CHAIN_SUM, "--model", "teacher", "--protocol", "tutorial", *PERFECT)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,11 +39,13 @@ def test_the_tutorials_protocol_gives_a_perfect_player_68_percent_and_says_what_
     assert "ignores minus signs" in done.stdout
 
 
+@pytest.mark.long
 def test_parity_gives_the_same_player_everything(home: Path):
     found = json.loads(evaluate(home, CHAIN_SUM, "--model", "teacher", *PERFECT).stdout.splitlines()[-1])
     assert (found["n"], found["format_compliance"], found["accuracy"]) == (50, 1.0, 1.0)
 
 
+@pytest.mark.long
 def test_inspect_gives_the_same_player_everything_and_its_log_is_named(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STUDENT_API_KEY", KEY)
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
@@ -58,6 +61,7 @@ def test_inspect_gives_the_same_player_everything_and_its_log_is_named(home: Pat
     assert "Held-out evaluation with Inspect AI" in done.stdout
 
 
+@pytest.mark.long
 def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path):
     done = evaluate(home, TOY, "--model", "champion", "--questions", "2")
     assert done.returncode == 1
@@ -65,6 +69,7 @@ def test_a_model_that_there_is_not_is_told_with_what_to_write(home: Path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_server_that_will_not_do_is_told_before_a_model_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ENDPOINT_API_KEY", KEY)
     endpoint = Endpoint([call("answer", '{"answer": "1"}')])
@@ -76,3 +81,14 @@ def test_a_server_that_will_not_do_is_told_before_a_model_is_asked(home: Path, m
     assert_clear_exit(done)
     assert "the same seed gave two different questions" in done.stdout.replace("\n", " ")
     assert endpoint.requests == []
+
+
+def test_the_tutorial_s_accuracy_is_the_mean_score():
+    played = {"one": episodes([1.0, 0.5, 0.0, 0.5]), "two": episodes([1.0, 1.0, 1.0, 0.5])}
+    seen = {"one": 3, "two": None}
+    ours, tutorials = (compared(played, seen, protocol) for protocol in ("parity", "tutorial"))
+    assert [model["accuracy"] for model in ours["models"].values()] == [0.25, 0.75]
+    assert [model["accuracy"] for model in tutorials["models"].values()] == [0.5, 0.875]
+    assert [each["delta"] for found in (ours, tutorials) for each in found["comparisons"]] == [0.5, 0.375]
+    assert [model["seen_in_training"] for model in ours["models"].values()] == [3, None]
+    assert [(each["from"], each["to"]) for each in ours["comparisons"]] == [("one", "two")]

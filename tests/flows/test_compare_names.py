@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 
-from apprentice.flows.compare_models import _endpoint, model_named
+from apprentice.flows.named_models import endpoint_named, model_named
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.lineage import lineage_of
@@ -88,7 +88,7 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
         monkeypatch.setenv(name, "k")
     teacher = "teacher={model: big, base_url: 'http://mine/v1', key_variable: MY_KEY, max_tokens: 77}"
     recipe = load_recipe(TOY, [teacher])
-    found = _endpoint(recipe.teacher, f"http://{'mine' if same_host else 'other'}/v1#toy", False)
+    found = endpoint_named(recipe.teacher, f"http://{'mine' if same_host else 'other'}/v1#toy", False)
     assert found is not None
     assert (found.key_variable, found.max_tokens, found.model) == (
         "MY_KEY" if same_host else "ENDPOINT_API_KEY",
@@ -96,12 +96,12 @@ def test_an_endpoint_on_another_host_never_gets_the_teachers_key(same_host: bool
         "toy",
     )
     assert recipe.teacher is not None
-    assert _endpoint(recipe.teacher, "teacher", True) == EndpointSpec.model_validate(recipe.teacher.model_dump())
+    assert endpoint_named(recipe.teacher, "teacher", True) == EndpointSpec.model_validate(recipe.teacher.model_dump())
     with pytest.raises(Stop, match="does not name a model of the endpoint"):
-        _endpoint(recipe.teacher, "http://mine/v1", False)
-    assert _endpoint(recipe.teacher, "a folder", False) is None
+        endpoint_named(recipe.teacher, "http://mine/v1", False)
+    assert endpoint_named(recipe.teacher, "a folder", False) is None
     with pytest.raises(Stop, match="The recipe has no teacher"):
-        _endpoint(None, "teacher", False)
+        endpoint_named(None, "teacher", False)
 
 
 @pytest.mark.parametrize("is_on_the_hub", [False, True])

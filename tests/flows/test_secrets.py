@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from apprentice.flows.cli.choice import server_at
-from apprentice.flows.compare_models import check_addresses
+from apprentice.flows.named_models import check_addresses
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call

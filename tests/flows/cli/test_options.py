@@ -12,7 +12,7 @@ from prefect.utilities import urls
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from apprentice.flows import compare_models, dashboard, improve, lessons, library, retrain, status, view
+from apprentice.flows import compare_models, dashboard, improve, inspect_models, lessons, library, retrain, status, view
 from apprentice.flows.cli import data
 from apprentice.flows.cli.app import app
 from apprentice.flows.cli.runs import _window
@@ -197,8 +197,8 @@ def test_what_waited_is_published_and_named(sent: list[tuple[str, bool]], stand:
 def test_an_evaluation_asks_the_models_questions_and_seeds_that_it_is_given(
     protocol: str, stand: Stand, start_calls: list[str]
 ):
-    name = "inspect_models" if protocol == "inspect" else "compare_models"
-    calls = stand(compare_models, name, {"models": {"one": {"accuracy": 0.5}}})
+    name, module = ("inspect_models", inspect_models) if protocol == "inspect" else ("compare_models", compare_models)
+    calls = stand(module, name, {"models": {"one": {"accuracy": 0.5}}})
     given = ["--model", "one", "--protocol", protocol, "--questions", "7", "--seed", "100", "--served-student"]
     others = ["--base-url", "http://there/v1"] if protocol == "inspect" else ["--as-of", "then", "--trust-code", "f"]
     ended = typed("evaluate", TOY, *given, *others, "--json")

@@ -23,7 +23,7 @@ from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
-from apprentice.flows.compare_models import inspect_models
+from apprentice.flows.inspect_models import inspect_models
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.endpoints.teacher import Teacher

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.compare_models import _endpoint, check_addresses, compared, model_named, trusted_with
+from apprentice.flows.named_models import check_addresses, endpoint_named, model_named, trusted_with
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec, ThoughtsSpec
 from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.flows.commands import TOY
-from tests.tasks.evaluations import episodes
 
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
 
@@ -39,7 +38,7 @@ OWN = {"model": "big", "base_url": "https://models.example/v1", "key_variable": 
     ],
 )
 def test_an_endpoint_is_sent_the_teacher_s_key_on_the_teacher_s_host_alone(teacher: dict, url: str, key: str):
-    found = _endpoint(recipe_with(**teacher).teacher, f"{url}#small", serves_student=True)
+    found = endpoint_named(recipe_with(**teacher).teacher, f"{url}#small", serves_student=True)
     assert found is not None
     assert (found.base_url, found.model, found.key_variable, found.serves_student) == (url, "small", key, True)
     assert found.max_tokens == teacher.get("max_tokens", TeacherSpec().max_tokens)
@@ -48,7 +47,7 @@ def test_an_endpoint_is_sent_the_teacher_s_key_on_the_teacher_s_host_alone(teach
 def test_a_served_student_has_its_own_budget_of_thought_and_a_teacher_that_of_the_recipe():
     thinking, thoughts = ThinkingSpec(mode="text", max_tokens=40), ThoughtsSpec(max_tokens=300)
     for serves, most in ((True, 40), (False, 300)):
-        found = _endpoint(TeacherSpec(thoughts=thoughts), "https://models.example/v1#small", serves)
+        found = endpoint_named(TeacherSpec(thoughts=thoughts), "https://models.example/v1#small", serves)
         assert found is not None
         found = found.teaching(thinking).thoughts
         assert found is not None
@@ -56,19 +55,19 @@ def test_a_served_student_has_its_own_budget_of_thought_and_a_teacher_that_of_th
 
 
 def test_the_teacher_is_an_endpoint_by_its_name():
-    found = _endpoint(recipe_with(**OWN).teacher, "teacher", serves_student=False)
+    found = endpoint_named(recipe_with(**OWN).teacher, "teacher", serves_student=False)
     assert found is not None
     assert (found.base_url, found.model, found.key_variable) == (OWN["base_url"], "big", "OUR_KEY")
     with pytest.raises(Stop, match="The recipe has no teacher"):
-        _endpoint(recipe_with().teacher, "teacher", serves_student=False)
+        endpoint_named(recipe_with().teacher, "teacher", serves_student=False)
 
 
 def test_an_endpoint_names_its_model_and_what_has_no_address_is_none():
     for url in ("https://models.example/v1", "http://127.0.0.1:8000/v1#"):
         with pytest.raises(Stop, match="does not name a model of the endpoint"):
-            _endpoint(recipe_with(**OWN).teacher, url, serves_student=False)
+            endpoint_named(recipe_with(**OWN).teacher, url, serves_student=False)
     for name in ("champion", "sft", "owner/name@main", "ftp://models.example#small"):
-        assert _endpoint(recipe_with(**OWN).teacher, name, serves_student=False) is None
+        assert endpoint_named(recipe_with(**OWN).teacher, name, serves_student=False) is None
 
 
 @pytest.mark.parametrize("url", ["https://me:secret@host/v1", "https://me@host/v1", "https://host/v1?key=secret"])
@@ -98,14 +97,3 @@ def test_code_is_trusted_for_models_that_were_named_and_for_no_other():
     assert trusted_with(load_recipe(TOY, []).student, []) == []
     with pytest.raises(Stop, match="--trust-code sft is not a model"):
         trusted_with(load_recipe(TOY, []).student, ["sft"])
-
-
-def test_the_tutorial_s_accuracy_is_the_mean_score():
-    played = {"one": episodes([1.0, 0.5, 0.0, 0.5]), "two": episodes([1.0, 1.0, 1.0, 0.5])}
-    seen = {"one": 3, "two": None}
-    ours, tutorials = (compared(played, seen, protocol) for protocol in ("parity", "tutorial"))
-    assert [model["accuracy"] for model in ours["models"].values()] == [0.25, 0.75]
-    assert [model["accuracy"] for model in tutorials["models"].values()] == [0.5, 0.875]
-    assert [each["delta"] for found in (ours, tutorials) for each in found["comparisons"]] == [0.5, 0.375]
-    assert [model["seen_in_training"] for model in ours["models"].values()] == [3, None]
-    assert [(each["from"], each["to"]) for each in ours["comparisons"]] == [("one", "two")]

@@ -1,0 +1,56 @@
+"""Evaluates models with Inspect AI on a recipe's environment: `apprentice evaluate --protocol inspect`.
+
+In: a recipe, Inspect's names of models. Out: what `compare_models` returns, and the log of each model.
+"""
+
+from typing import Any
+
+from prefect import flow
+
+from apprentice.envs.pool import EnvironmentPool
+from apprentice.flows.compare_models import compared
+from apprentice.flows.preflight import EvaluationPreflight
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
+from apprentice.tasks.engine.limits import leases
+from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.episodes.record import read_questions
+from apprentice.tasks.files.forms import require_inspect
+from apprentice.tasks.questions import exam
+from apprentice.tasks.reporting import announce
+from apprentice.tasks.settings.spec import EvaluateSpec, Purpose, Window
+
+
+@flow(name="inspect", flow_run_name="{recipe.name}-inspect", result_serializer="json")
+def inspect_models(
+    recipe: Recipe,
+    models: list[str],
+    spec: EvaluateSpec,
+    window: Window,
+    serves_student: bool = False,
+    base_url: str | None = None,
+) -> dict[str, Any]:
+    """Evaluate each model, by Inspect's name, on the first questions of the window. Raises Stop."""
+    require_inspect("This evaluation needs Inspect AI")
+    from apprentice.tasks.players.inspect_task import episodes_task, run_inspect
+
+    recipe = with_discovered_settings(recipe)
+    store, task = open_store(recipe), recipe.environment
+    logs, episodes = {}, {}
+    with RunServers(recipe) as servers:
+        run = RunContext(store, servers)
+        EvaluationPreflight(recipe, window)(run, "exam")
+        rows = read_questions(store.fetch(exam(run, task, window, spec.questions)), Purpose.EVALUATE)
+        tokens = spec.max_new_tokens if serves_student or recipe.teacher is None else recipe.teacher.max_tokens
+        temperature = spec.temperature if spec.decoding == "sampled" else 0.0
+        for model in models:
+            with EnvironmentPool(task, servers.environment(task.name), say=announce.warn, lease=leases) as pool:
+                episodes_of_model = episodes_task(pool, task, rows, tokens, temperature, spec.samples, serves_student)
+                logs[model], episodes[model] = run_inspect(
+                    episodes_of_model, model, store.root / "inspect" / recipe.name, base_url
+                )
+    report = compared(episodes, dict.fromkeys(models), "inspect")
+    for model, log in logs.items():
+        report["models"][model]["log"] = str(log)
+        announce.console.print(f"  Inspect's log of {model}: {log}")
+    return report
