@@ -1,8 +1,6 @@
 """What a run leaves for people and for machines: one page as HTML, its brief as Markdown, report.json, pictures.
 
 In: the artifacts of all stages. Out: the run's folder. Only files are read here, so a cached run reports at once.
-
-The report where people look besides its page: pictures and links in Prefect, tables and transcripts in Trackio.
 """
 
 import json
@@ -10,177 +8,44 @@ import platform
 import resource
 import shutil
 import sys
-from contextlib import redirect_stdout
 from datetime import UTC, datetime
-from io import StringIO
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from apprentice.flows.boxes import BOXES
+from apprentice.flows.dashboard_report import addresses, log_in_trackio, show_in_prefect
 from apprentice.flows.evidence import evidence_of
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
 from apprentice.flows.pages.html import as_title
-from apprentice.flows.pages.report_page import (
-    as_markdown_page,
-    as_report_page,
-    first_screen,
-    kind_rows,
-    rates_of,
-)
-from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.pages.report_page import as_markdown_page, as_report_page, first_screen
 from apprentice.flows.run_artifacts import Artifacts, TrainedModel
 from apprentice.tasks.advice.attempts import attempt, attempts_of, in_vain
 from apprentice.tasks.advice.ending import Ending, ending, read_decision, read_verdict
 from apprentice.tasks.analysis.broken_episodes import scored
-from apprentice.tasks.analysis.comparison import comparison_rows
 from apprentice.tasks.analysis.curve_signals import as_lines
 from apprentice.tasks.analysis.diagnose import has_rewards
 from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.analysis.kinds import (
-    RIGHT,
-    both_ways,
-    failures_by_kind,
-    kinds_over_time,
-    outcome_of,
-    places_of_slices,
-    slices_of,
-)
+from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind, kinds_over_time, places_of_slices, slices_of
 from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, ModelName
-from apprentice.tasks.engine.run import RunContext, project_in_trackio
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.episodes.record import EvaluatedEpisode, held_out_texts, read_episodes
-from apprentice.tasks.judgement.contents import VerdictContents
+from apprentice.tasks.episodes.record import held_out_texts, read_episodes
 from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
-from apprentice.tasks.reporting.errors import broken_package
 from apprentice.tasks.reporting.pictures import budget_curve, rates, rates_by_kind
 from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.serving.exported import exports_of, read_export
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.method import Lessons
-from apprentice.tasks.training.reporters import begin_run, last_groups, read_completions
-
-TRANSCRIPTS = 100
-"""Episodes of the last model that Trackio gets: first those that it got wrong."""
-
-
-def link_up(recipe: Recipe) -> None:
-    """Links on the run's page in Prefect: to its growing curves, and to its inputs on the Hub."""
-    from huggingface_hub import constants
-
-    hub = constants.ENDPOINT
-    if curves := in_trackio(recipe.trackio, recipe.name):
-        announce.link("trackio", curves, "Curves as they grow, in Trackio")
-    if recipe.store.hub:
-        announce.link("hub", f"{hub}/{recipe.store.hub.namespace}", "What was published, on the Hub")
-    if recipe.server.space:
-        announce.link("space", f"{hub}/spaces/{recipe.server.space}", "The environment's Space")
-    if recipe.student.model and not Path(recipe.student.model).exists():
-        revision = recipe.student.revision
-        announce.link("student", f"{hub}/{recipe.student.model}/tree/{revision}", "The student before training")
-
-
-def in_trackio(spec: TrackioSpec, name: str) -> str:
-    """The project's page in Trackio; empty where no dashboard is known."""
-    from huggingface_hub import constants
-
-    space = spec.space_id
-    dashboard = f"{constants.ENDPOINT}/spaces/{space}" if space else spec.url.rstrip("/")
-    return f"{dashboard}/?project={project_in_trackio(name)}" if dashboard else ""
-
-
-def addresses(recipe: Recipe) -> dict[str, str]:
-    """Where else the run can be looked at: pages of Prefect and Trackio, as far as they are known."""
-    trackio = in_trackio(recipe.trackio, recipe.name) if "trackio" in recipe.report_to else ""
-    return {name: url for name, url in {"Prefect": announce.run_url(), "Trackio": trackio}.items() if url}
-
-
-def show_in_prefect(folder: Path, text: str, pictures: dict[str, Path]) -> None:
-    """The report and its pictures as artifacts of the flow run, also those of stages that were cached."""
-    announce.markdown("report", text, f"Report of {folder.name}; its page: {folder / 'report.html'}")
-    for title, picture in pictures.items():
-        announce.picture(picture.stem, picture, f"{title} of {folder.name}")
-
-
-def log_in_trackio(
-    spec: TrackioSpec,
-    folder: Path,
-    report: dict[str, Any],
-    played: Models[list[EvaluatedEpisode]],
-    pictures: dict[str, Path],
-    key: str,
-) -> None:
-    """Log rates, tables, pictures and transcripts as a run of the project. Warns where that fails: the page has all.
-
-    Args:
-        played: The episodes of each model on the held-out questions.
-        key: Of the verdict, which names the run.
-    """
-    project, outcome = report["recipe"], report["ending"]["headline"]
-    name = f"report {project} seed {report['seed']} {key[:8]}"
-    page = f"{folder.name}/report.html"
-    links = "".join(f"\n- [{what}]({address})" for what, address in report["dashboards"].items())
-    try:
-        with redirect_stdout(StringIO()):
-            import trackio
-            from pandas import DataFrame
-
-            run = begin_run(spec, project, name, config={"outcome": outcome, "page": page})
-            rates = {f"accuracy/{model}": found["accuracy"] for model, found in report["models"].items()}
-            tables = {name: trackio.Table(dataframe=DataFrame(rows)) for name, rows in _tables(report).items() if rows}
-            images = {f"picture/{title}": trackio.Image(str(path), caption=title) for title, path in pictures.items()}
-            texts = {"report": trackio.Markdown(f"**{outcome}**\n\n{page}\n{links}")}
-            run.log({**texts, **rates, **tables, **images, "episodes": _traces(played.last_name, played.last)}, step=0)
-            trackio.finish()
-    except Exception as error:  # any error: what is only told there must not end a run that is done
-        broken = broken_package(error)
-        why = broken.cause if broken else type(error).__name__  # another error's message may quote a token
-        announce.warn(f"Trackio did not take the report's tables ({why}); {folder} has them.")
-
-
-def _tables(report: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    verdict = VerdictContents.model_validate(report)
-    return {
-        "models": rates_of(verdict.models),
-        "differences": comparison_rows(verdict.comparisons),
-        "kinds of failure": kind_rows(report["kinds_of_failure"]),
-        "slices": [
-            {"slice": row.trait, "kind": row.kind, "n": row.n}
-            | {as_title(model): found.accuracy for model, found in row.models.items()}
-            for row in verdict.slices
-        ],
-    }
-
-
-def _traces(model: str, records: list[EvaluatedEpisode]) -> list[Any]:
-    import trackio
-
-    chosen = sorted(records, key=lambda each: (each.is_right, each.place))[:TRANSCRIPTS]
-    return [
-        trackio.Trace(
-            each.messages,
-            metadata={
-                "model": as_title(model),
-                "seed": each.seed,
-                "sample": each.sample,
-                "reward": each.reward,
-                "outcome": outcome_of(each),
-                "the environment's answer": each.correct,
-                "status": "success" if outcome_of(each) == RIGHT else "error",
-            },
-        )
-        for each in chosen
-    ]
-
+from apprentice.tasks.training.reporters import last_groups, read_completions
 
 EPISODES = "episodes.jsonl"
 

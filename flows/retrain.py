@@ -13,12 +13,13 @@ from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
+from apprentice.flows.dashboard_report import link_up
 from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.preflight import Preflight
 from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import with_overrides
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.flows.report import link_up, write_report
+from apprentice.flows.report import write_report
 from apprentice.flows.run_artifacts import Artifacts
 from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store, run_folder, with_discovered_settings

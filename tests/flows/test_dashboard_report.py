@@ -9,9 +9,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
 
+from apprentice.flows.dashboard_report import addresses, link_up, show_in_prefect
 from apprentice.flows.pages.report_page import as_markdown_page, as_report_page
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.report import addresses, link_up, show_in_prefect
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rates
 from tests.flows.pages.hostile_report import report
