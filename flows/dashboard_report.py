@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.flows.pages.html import as_title
-from apprentice.flows.pages.report_page import kind_rows, rates_of
+from apprentice.flows.pages.report_view import kind_rows, rates_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
 from apprentice.tasks.analysis.kinds import RIGHT, outcome_of

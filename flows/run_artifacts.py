@@ -6,7 +6,7 @@ In: the pipeline and its results. Out: the artifacts, and the trained models wit
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from apprentice.flows.pages.html import curves_of
+from apprentice.flows.pages.curves import curves_of
 from apprentice.tasks.analysis.curve_signals import read_signals
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, ModelName, Verdict

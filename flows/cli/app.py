@@ -117,7 +117,7 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
         begin_prefect_server()
         start_prefect_server()
     folder = done.folder if done else retrain(recipe=chosen, runs=runs, rescore=rescore)
-    from apprentice.flows.pages.report_page import closing_lines
+    from apprentice.flows.pages.report_view import closing_lines
 
     report = json.loads((folder / "report.json").read_text())
     stages = [each["state"] for each in report["stages"]]
@@ -141,7 +141,7 @@ def _follow_and_show(
     check_runs(runs)
     with no_collection():
         from apprentice.flows.follow import FollowBudget, as_sentence, best_of, follow
-        from apprentice.flows.pages.report_page import closing_lines
+        from apprentice.flows.pages.report_view import closing_lines
         from apprentice.flows.recipe.loading import with_overrides
         from apprentice.flows.retrain import retrain
         from apprentice.tasks.reporting.announce import say, table

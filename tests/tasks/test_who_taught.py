@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.flows import lessons
-from apprentice.flows.pages.report_page import _cost
+from apprentice.flows.pages.report_view import _cost
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.view import _rollouts

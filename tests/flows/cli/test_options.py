@@ -16,7 +16,7 @@ from apprentice.flows import compare_models, dashboard, improve, inspect_models,
 from apprentice.flows.cli import data
 from apprentice.flows.cli.app import app
 from apprentice.flows.cli.runs import _window
-from apprentice.flows.pages import report_page
+from apprentice.flows.pages import report_view
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import prefect_server, servers, work_pool
 from apprentice.tasks import dataset
@@ -68,7 +68,7 @@ def report(tmp_path: Path, stand: Stand) -> Path:
     stages = [{"state": "made"}, {"state": "cached"}]
     (tmp_path / "report.json").write_text(json.dumps({"stages": stages, "ending": {"state": "promoted"}}))
     (tmp_path / "report.md").write_text("the brief")
-    stand(report_page, "closing_lines", "closed")
+    stand(report_view, "closing_lines", "closed")
     return tmp_path
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.flows.boxes import BOXES
+from apprentice.flows.pages.curves import curves_of
 from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded
-from apprentice.flows.pages.html import curves_of
-from apprentice.flows.pages.report_page import as_report_page, as_title
+from apprentice.flows.pages.html import as_title
+from apprentice.flows.pages.report_page import as_report_page
 from apprentice.tasks.advice.ending import ending
 from apprentice.tasks.analysis.comparison import compare, compare_all
 from apprentice.tasks.analysis.kinds import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.pages.html import CELLS, HEIGHT, TOP, WIDTH, _band, _range, curve_of, curves_of, heat_of
+from apprentice.flows.pages.curves import CELLS, HEIGHT, TOP, WIDTH, _band, _range, curve_of, curves_of, heat_of
 from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.sft_training import SFT
 from tests.flows.pages.hostile_report import LOG, WARNED

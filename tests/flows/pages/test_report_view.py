@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.pages.report_page import _bought, _duration, _power, _says, _stage_rows
+from apprentice.flows.pages.report_view import _bought, _duration, _power, _says, _stage_rows
 from apprentice.tasks.judgement.contents import Curves, Diagnosis, VerdictContents
 
 
