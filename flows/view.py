@@ -6,7 +6,8 @@ In: a key or a recipe. Out: a server on 127.0.0.1 until it is interrupted, with 
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, EpisodeSource
+from apprentice.flows.pages.episode_files import EpisodeFiles
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource
 from apprentice.flows.pages.html import as_title, as_view_page
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import listening, open_store, serve_on

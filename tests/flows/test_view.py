@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from apprentice.flows import view
-from apprentice.flows.pages.episodes import FIRST
+from apprentice.flows.pages.episode_files import FIRST
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import servers
 from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe

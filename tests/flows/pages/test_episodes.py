@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from apprentice.flows.pages.episodes import HELD_OUT, EpisodeFiles, EpisodeSource, embedded, transcript
+from apprentice.flows.pages.episode_files import EpisodeFiles
+from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource, embedded, transcript
 from tests.flows.pages.hostile_report import HOSTILE, rollout
 from tests.tasks.evaluations import episode
 
