@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from apprentice.envs.catalog import EnvironmentSpec, policy_of
 from apprentice.envs.wire.server import STRICT, EnvironmentServer
+from apprentice.flows.recipe.curriculum_levels import levels_of
 from apprentice.flows.recipe.sections import (
     BLOCK,
     LONG_RUN,
@@ -22,7 +23,6 @@ from apprentice.flows.recipe.sections import (
     StoreSpec,
     WindowSpecs,
     check_relabelling,
-    levels_of,
 )
 from apprentice.tasks.artifacts.foreign import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL

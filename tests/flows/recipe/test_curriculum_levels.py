@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from apprentice.flows.recipe.curriculum_levels import all_levels, datasets_with_levels, levels_by_label
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.recipe.sections import all_levels, datasets_with_levels, levels_by_label
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import TOY
 
