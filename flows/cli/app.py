@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from apprentice.envs.defaults import DEBUG, no_collection
-from apprentice.flows.cli.data import export_anything, import_rows, view
+from apprentice.flows.cli.champion import champion_app
+from apprentice.flows.cli.data import export_anything, import_rows
 from apprentice.flows.cli.environments import env_app
 from apprentice.flows.cli.error_messages import exit_with_message
-from apprentice.flows.cli.options import HUB, JSON, KEY, RECIPE, SET, STORE, prepared
-from apprentice.flows.cli.runs import champion_app, compare, evaluate, runs
+from apprentice.flows.cli.options import HUB, JSON, KEY, RECIPE, SET, STORE, looked_at, prepared
+from apprentice.flows.cli.runs import compare, evaluate, runs
 from apprentice.flows.cli.serving import chat, serve
 from apprentice.flows.runtime.environment_variables import check_certificates, quiet, ready
 from apprentice.tasks.reporting.errors import Stop
@@ -208,7 +209,37 @@ app.command()(chat)
 app.command()(evaluate)
 app.command()(runs)
 app.command()(compare)
-app.command()(view)
+
+
+@app.command()
+@exit_with_message("Nothing was changed.")
+def view(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY|RECIPE",
+            help="A recipe, by file or name, for the newest run of it; or the key, revision or tag of rollouts, an "
+            "evaluation, a verdict, a decision or a release.",
+        ),
+    ],
+    store: Annotated[Path, typer.Option(help="The folder of artifacts, where a key is given.")] = Path("artifacts"),
+    hub: HUB = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
+    set_: SET = None,
+) -> None:
+    """Show episodes as a table with filters, each beside the other models' on its question; until Ctrl-C.
+
+    The table is that of the report's page; here it is as large as the files are. Serves 127.0.0.1 only.
+    """
+    quiet()
+    from apprentice.flows.recipe.location import find_recipe
+
+    is_recipe = what.endswith((".yaml", ".yml")) or find_recipe(Path(what))
+    chosen = looked_at(Path(what), set_) if is_recipe else None
+    from apprentice.flows.view import serve, shown_of_key, shown_of_recipe
+
+    serve(shown_of_recipe(chosen) if chosen else shown_of_key(what, store, hub), port, browser)
 
 
 @app.command()

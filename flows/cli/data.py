@@ -2,8 +2,6 @@
 
 In: a file, a folder or a dataset of the Hub, and a recipe; or the key of rollouts. Out: an artifact that the printed
 command trains on; or files that the other tools read. No teacher and no Prefect server is asked.
-
-`apprentice view`: every episode of an artifact or of a recipe's newest run, in a browser on this machine.
 """
 
 import json
@@ -15,7 +13,7 @@ import typer
 
 from apprentice.envs.defaults import no_collection
 from apprentice.flows.cli.error_messages import exit_with_message
-from apprentice.flows.cli.options import HUB, KEY, SET, STORE, looked_at, prepared
+from apprentice.flows.cli.options import HUB, KEY, SET, STORE, prepared
 from apprentice.flows.runtime.environment_variables import quiet, ready
 from apprentice.tasks.reporting.errors import Stop
 
@@ -250,33 +248,3 @@ def _export_rollouts(key: str, store: Path, hub: str | None, form: Any, to: Path
     if failed:
         print(f"{failed} episodes failed when they were collected, and are not exported.")
     print(f"{written} episodes are in {folder}.")
-
-
-@exit_with_message("Nothing was changed.")
-def view(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY|RECIPE",
-            help="A recipe, by file or name, for the newest run of it; or the key, revision or tag of rollouts, an "
-            "evaluation, a verdict, a decision or a release.",
-        ),
-    ],
-    store: Annotated[Path, typer.Option(help="The folder of artifacts, where a key is given.")] = Path("artifacts"),
-    hub: HUB = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
-    set_: SET = None,
-) -> None:
-    """Show episodes as a table with filters, each beside the other models' on its question; until Ctrl-C.
-
-    The table is that of the report's page; here it is as large as the files are. Serves 127.0.0.1 only.
-    """
-    quiet()
-    from apprentice.flows.recipe.location import find_recipe
-
-    is_recipe = what.endswith((".yaml", ".yml")) or find_recipe(Path(what))
-    chosen = looked_at(Path(what), set_) if is_recipe else None
-    from apprentice.flows.view import serve, shown_of_key, shown_of_recipe
-
-    serve(shown_of_recipe(chosen) if chosen else shown_of_key(what, store, hub), port, browser)

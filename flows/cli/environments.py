@@ -177,7 +177,7 @@ def play(
     """Play an episode yourself, or watch a model play one. Ctrl-D ends it."""
     ready()
     from apprentice.flows.cli.choice import open_environment
-    from apprentice.flows.cli.play_by_hand import play as play_it
+    from apprentice.flows.serving.play_by_hand import play as play_it
 
     if model is not None:
         with no_collection():

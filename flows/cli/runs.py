@@ -1,7 +1,6 @@
-"""The commands on stored results.
+"""`apprentice runs`, `compare` and `evaluate`: finished runs as a list and side by side, and models side by side.
 
-`apprentice runs` and `compare`: the finished runs of a folder, as a list and side by side. `champion show`, `history`
-and `rollback`: the current champion and those before it. `evaluate`: models, each compared with the first.
+In: folders of runs, or a recipe and models' names. Out: tables, or JSON.
 """
 
 import json
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from apprentice.flows.cli.error_messages import exit_with_message
-from apprentice.flows.cli.options import JSON, RECIPE, SET, looked_at, prepared
+from apprentice.flows.cli.options import JSON, RECIPE, SET, prepared
 from apprentice.flows.runtime.environment_variables import quiet
 from apprentice.tasks.reporting.errors import Stop
 
@@ -78,80 +77,6 @@ def compare(
         print(json.dumps(found, ensure_ascii=False))
     else:
         show_runs(found)
-
-
-champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the gate's promotions.")
-
-
-@champion_app.command()
-@exit_with_message()
-def show(recipe: RECIPE, set_: SET = None) -> None:
-    """Show which model is the champion, and the gate's decision."""
-    from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
-
-    store = open_store(looked_at(recipe, set_))
-    current = Champions(store).current()
-    if current is None:
-        print("There is no champion yet: no model has passed the gate.")
-        return
-    from apprentice.tasks.advice.ending import as_markdown, read_decision
-    from apprentice.tasks.reporting.announce import say
-
-    folder = store.fetch(current)
-    say(as_markdown(read_decision(folder)))
-    print(f"{current.repository}@{current.revision}")
-    print(folder)
-
-
-@champion_app.command()
-@exit_with_message()
-def history(recipe: RECIPE, set_: SET = None) -> None:
-    """List every change of champion and every round, the oldest first."""
-    chosen = prepared(recipe, set_)
-    from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
-
-    store = open_store(chosen)
-    champion = Champions(store)
-    current = champion.current()
-    rows = [
-        {
-            "": "→" if current is not None and change.revision == current.revision else "",
-            "number": str(change.number),
-            "at": change.at,
-            "how": change.how,
-            "revision": change.revision[:12],
-        }
-        for change in champion.history()
-    ]
-    if not rows:
-        print("There was no champion yet.")
-        return
-    from apprentice.tasks.reporting.announce import table
-
-    table("champions", f"Champions of {store.project}", rows)
-    from apprentice.flows.long_run import LongRun, history_rows
-    from apprentice.tasks.analysis.history import past_rounds
-
-    table("rounds", f"Rounds of {store.project}", history_rows(store, LongRun.of(chosen), past_rounds(store)))
-
-
-@champion_app.command()
-@exit_with_message()
-def rollback(
-    recipe: RECIPE,
-    to: Annotated[
-        int | None, typer.Option(help="Number of the change to return to. Default: the previous one.")
-    ] = None,
-    set_: SET = None,
-) -> None:
-    """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
-    from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
-
-    release = Champions(open_store(prepared(recipe, set_))).roll_back(to)
-    print(f"The champion is {release.repository}@{release.revision} again.")
 
 
 @exit_with_message()

@@ -29,8 +29,8 @@ from apprentice.flows.audit.connection import known_as
 from apprentice.flows.audit.play.subject import Needs
 from apprentice.flows.cli.app import app
 from apprentice.flows.cli.choice import IMAGE, sessions_for
-from apprentice.flows.cli.play_by_hand import play
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.serving.play_by_hand import play
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import hears_ctrl_c
 from tests.odd_server import odd_server
