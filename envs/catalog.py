@@ -22,12 +22,12 @@ from apprentice.envs import folders
 from apprentice.envs.base import ToolEnvironment
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.game import Game
+from apprentice.envs.mixture import SessionOfParts
 from apprentice.envs.old_names import class_of
 from apprentice.envs.one_file import environment_of, game_in
 from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.paths import FilePath
 from apprentice.envs.player import Mixture, Player, TextCall
-from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import Session
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.mixture import SessionOfParts, SeveralBreakers
 from apprentice.envs.player import Player
 from apprentice.envs.wire.breaker import Breaker
-from apprentice.envs.wire.mixture import SessionOfParts, SeveralBreakers
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import AtCapacity, Session, breaker_of
 from apprentice.envs.wire.waiting import spawn, start, wait_for

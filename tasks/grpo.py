@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.mixture import SessionOfParts
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.envs.wire.mixture import SessionOfParts
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.curve_signals import ENTROPY_WITH_SIGNAL
 from apprentice.tasks.analysis.kinds import kinds_of, kinds_over_time

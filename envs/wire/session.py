@@ -17,8 +17,9 @@ from apprentice.envs.wire.breaker import Breaker, why
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import BadReply, Reply, ServerError
+from apprentice.envs.wire.retry import stop_after_failing_for
 from apprentice.envs.wire.server import EnvironmentServer, SessionLost
-from apprentice.envs.wire.waiting import stop_after_failing_for, wait_for
+from apprentice.envs.wire.waiting import wait_for
 
 if TYPE_CHECKING:
     from apprentice.envs.wire.protocol import WireClient

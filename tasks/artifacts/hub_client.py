@@ -12,7 +12,7 @@ from typing import TypeVar
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.waiting import seconds_left, stop_after_failing_for
+from apprentice.envs.wire.retry import seconds_left, stop_after_failing_for
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import causes_of, failure_of

@@ -12,7 +12,7 @@ import httpx2
 from huggingface_hub import get_session, set_client_factory
 from huggingface_hub.utils import hf_raise_for_status, parse_ratelimit_headers
 
-from apprentice.envs.wire.waiting import seconds_in
+from apprentice.envs.wire.retry import seconds_in
 
 TIMEOUT = 60.0
 """Seconds without a byte after which a request counts as lost."""

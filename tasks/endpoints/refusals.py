@@ -14,7 +14,7 @@ from typing import Any, Literal
 import tenacity
 
 from apprentice.envs.wire.metrics import count
-from apprentice.envs.wire.waiting import seconds_in, seconds_left, stop_after_failing_for
+from apprentice.envs.wire.retry import seconds_in, seconds_left, stop_after_failing_for
 from apprentice.tasks.reporting.safe_text import one_line
 
 Kind = Literal["account", "question", "moment", "request"]

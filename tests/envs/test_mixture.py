@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.envs.wire import mixture
-from apprentice.envs.wire.mixture import SessionOfParts, SeveralBreakers
+from apprentice.envs import mixture
+from apprentice.envs.mixture import SessionOfParts, SeveralBreakers
 from apprentice.envs.wire.server import EnvironmentServer
 
 PARTS = {name: EnvironmentServer(url=f"http://{name}") for name in ("a", "b")}
