@@ -108,8 +108,9 @@ def deploy(
     check_certificates()
     from prefect.utilities.urls import url_for
 
-    from apprentice.deployments.steps import deploy as deploy_it
-    from apprentice.deployments.steps import on_a_schedule, with_common_store
+    from apprentice.deployments.deployment import deploy as deploy_it
+    from apprentice.deployments.deployment import on_a_schedule
+    from apprentice.deployments.steps import with_common_store
     from apprentice.flows.recipe.elsewhere import paths_needed
     from apprentice.flows.recipe.loading import load_recipe
     from apprentice.flows.runtime.work_pool import check_server

@@ -9,7 +9,7 @@ from prefect.client import orchestration
 from prefect.utilities import urls
 from typer.testing import CliRunner, Result
 
-from apprentice.deployments import new_environment, new_project, provisioning, spaces, steps
+from apprentice.deployments import deployment, new_environment, new_project, provisioning, spaces
 from apprentice.deployments.cli import app
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import work_pool
@@ -40,7 +40,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_recipe_is_deployed_as_it_is_typed(given: list[str], handed: Any, printed: Any, monkeypatch: Any):
     made: list[Any] = []
-    monkeypatch.setattr(steps, "deploy", lambda *given: made.append(given) or "the-id")
+    monkeypatch.setattr(deployment, "deploy", lambda *given: made.append(given) or "the-id")
     ended = typed("deploy", TOY, "--set", "seed=3", *given)
     assert made == [(load_recipe(TOY, ["seed=3"]), *handed)]
     flow, command = printed

@@ -12,8 +12,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.runtime import flow_run
 
-from apprentice.deployments import steps
-from apprentice.deployments.steps import deploy
+from apprentice.deployments.deployment import deploy, on_a_schedule
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
@@ -94,7 +93,7 @@ def test_a_recipe_on_a_space_runs_on_its_new_revisions_until_a_person_pauses_tha
 def test_a_schedule_of_runs_in_which_nothing_changes_is_told(mine: Path, changes: dict, rounds: Any, says: bool):
     mine.write_text(yaml.safe_dump(yaml.safe_load(mine.read_text()) | changes))
     recipe = load_recipe(mine, [])
-    note = steps.on_a_schedule(recipe.name, recipe.server.space, rounds)
+    note = on_a_schedule(recipe.name, recipe.server.space, rounds)
     assert ("ends as Cached" in note and "--rounds 1" in note) == says
     assert bool(note) == says
 
