@@ -33,9 +33,9 @@ from apprentice.flows.training_checks import (
 )
 from apprentice.tasks.collect import collect
 from apprentice.tasks.endpoints.dialect import read_key
+from apprentice.tasks.engine.early_imports import import_before_threads
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.engine.stage import import_before_threads
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.student_model import check_downloaded, check_rows, named_model, without_weights
 from apprentice.tasks.models.tokenizer import check_prompt, load_tokenizer, tokenizer_of

@@ -4,8 +4,6 @@ In: a body `body(context, *settings_and_artifacts) -> counts` that fills `contex
 Out: a callable `stage(run, *settings_and_artifacts) -> Artifact`, within a flow run as a Prefect task whose cache key
 is the artifact's key. The store decides on cache hits: Prefect's cached result counts only if the store has the
 artifact. Outside of a flow run the same is called directly, and Prefect is not imported.
-
-Imports transformers before threads do: of two that import it at once, one may find it partially initialised.
 """
 
 import inspect
@@ -17,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, update_wrapper
-from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -30,6 +27,7 @@ from apprentice.envs.defaults import old_objects_ignored
 from apprentice.envs.wire.metrics import count, counted
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, InKey, make_key
+from apprentice.tasks.engine.early_imports import import_before_threads
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
@@ -40,15 +38,6 @@ from apprentice.tasks.settings.spec_base import Spec
 if TYPE_CHECKING:
     from prefect import Task
     from prefect.tasks import MaterializingTask
-
-NEEDED = "transformers.utils.chat_template_utils"
-"""Makes the schemas of an environment's tools, which every stage that plays episodes asks for."""
-
-
-def import_before_threads() -> None:
-    """Call it in the main thread, before a thread that plays episodes or imports TRL. Takes a second, once."""
-    import_module(NEEDED)
-
 
 A = TypeVar("A", bound=Artifact)
 P = ParamSpec("P")

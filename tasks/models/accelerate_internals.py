@@ -1,8 +1,4 @@
-"""The private members of accelerate that this project uses, each with its reason; trl's and transformers' are in
-trl_internals.
-
-FSDP2 and ZeRO-3 without GPUs: a trial of a sharded training on the CPU, before a GPU is paid for.
-"""
+"""Shards a training on the CPU, with FSDP2 or ZeRO-3, by private members of accelerate: a trial without GPUs."""
 
 import os
 from typing import Any
