@@ -20,20 +20,11 @@ import inspect_ai
 import rich
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog, write_eval_log
-from inspect_ai.model import (
-    ChatMessage,
-    ChatMessageAssistant,
-    ChatMessageSystem,
-    ChatMessageTool,
-    ChatMessageUser,
-    GenerateConfig,
-    Model,
-    get_model,
-)
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, GenerateConfig, Model, get_model
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo, ToolParams
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
@@ -46,6 +37,7 @@ from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.errors import Stop, broken_package
 
 T = TypeVar("T")
+MESSAGES = TypeAdapter(list[ChatMessage])
 RATES = ("format_compliance", "accuracy", "mean_score")
 """The scores in the log, named as in `Evaluation`; each has the metrics mean and stderr."""
 PATIENCE = 120
@@ -148,7 +140,6 @@ def _rates() -> Scorer:
 
 def _tool_info(function: dict[str, Any]) -> ToolInfo:
     """A tool in Inspect's format. Raises Stop for a schema that Inspect cannot express."""
-
     try:
         parameters = ToolParams.model_validate(function["parameters"], extra="forbid")
     except ValidationError as error:
@@ -170,10 +161,8 @@ def _as_ours(message: ChatMessageAssistant) -> Message:
 
 def _as_inspects(messages: list[Message]) -> list[ChatMessage]:
     """Messages of system, user and tools."""
-
-    kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "tool": ChatMessageTool}
     called = {"name": "function"}
-    return [kinds[each["role"]](**{called.get(name, name): each[name] for name in each}) for each in messages]
+    return MESSAGES.validate_python([{called.get(name, name): each[name] for name in each} for each in messages])
 
 
 def run_inspect(
@@ -207,7 +196,6 @@ def run_inspect(
 
 
 def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> Model:
-
     try:
         reached = get_model(model, base_url=base_url, memoize=False, **arguments)
     except Exception as error:
@@ -222,7 +210,6 @@ def _reach(model: str, base_url: str | None, arguments: dict[str, Any]) -> Model
 
 def _without_key(log: EvalLog, key: str | None) -> EvalLog:
     """Removes the API key from the log and its file; an endpoint may quote it in an error message."""
-
     if key is None or len(key) < SHORTEST_KEY or key not in (text := log.model_dump_json()):
         return log
     clean = EvalLog.model_validate_json(text.replace(key, "***"))
