@@ -2,7 +2,7 @@
 
 In: the SFT checkpoint or the student itself, the GRPO window's questions. Out: `GrpoCheckpoint`: weights, tokenizer,
 log.json, curves.png, signals.json, completions.jsonl.
-Runs TRL's GRPOTrainer in one of the modes of rollouts/rollouts.py. The seed is a column of the dataset, so all
+Runs TRL's GRPOTrainer in one of the modes of rollouts/rollout_modes.py. The seed is a column of the dataset, so all
 completions of a group answer one question. A rollout lost to infrastructure has the reward None, never 0.0.
 """
 
@@ -38,9 +38,10 @@ from apprentice.tasks.reporting import announce, pictures
 from apprentice.tasks.reporting.errors import Stop, as_stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
 from apprentice.tasks.rollouts.groups import GroupLog
-from apprentice.tasks.rollouts.held_out import METRIC, held_out_rows, split
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import METRIC, held_out_rows, row_of, split
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.rollouts.sampling import Curriculum, InOrder, keep_in_checkpoints, refilling, skipping_dead_groups
 from apprentice.tasks.rollouts.streams import Stream, streams_of
 from apprentice.tasks.rollouts.thought_length import (

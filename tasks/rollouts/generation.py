@@ -13,7 +13,7 @@ from typing import Any
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.memory import Machine, in_bf16
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.vllm_server import check_server
+from apprentice.tasks.serving.vllm_server import check_server
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 
 INSTALL = (

@@ -13,7 +13,7 @@ from apprentice.envs.tools import tools_text
 from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
 
 if TYPE_CHECKING:
-    from apprentice.tasks.rollouts.rollouts import LiveRollouts
+    from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 
 GROUPS = "groups.jsonl"
 

@@ -14,7 +14,7 @@ from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GroupLog
-from apprentice.tasks.rollouts.rollouts import LiveRollouts
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.streams import Stream
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.record import turns_of
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, tokens_of
-from apprentice.tasks.rollouts.rollouts import LiveRollouts
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.settings.spec import ThinkingSpec
 
 TOKENS = "thought/tokens"

@@ -33,7 +33,7 @@ from apprentice.tasks.settings.trackers import Reporter, TrackioSpec
 if TYPE_CHECKING:
     from apprentice.tasks.engine.run import RunContext
     from apprentice.tasks.engine.stage import StageContext
-    from apprentice.tasks.rollouts.rollouts import LiveRollouts
+    from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 
 PROJECT = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}
 """The environment variables from which transformers reads the project's name."""

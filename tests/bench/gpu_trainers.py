@@ -17,8 +17,10 @@ from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.rollouts.generation import with_engine
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.rollouts.sampling import skipping_dead_groups
 from apprentice.tasks.sft import trainer_class
 from apprentice.tasks.training.shared_prompts import sharing_prompts

@@ -21,7 +21,8 @@ from apprentice.tasks.episodes.episode import Episode, turn_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.players.play import play_alone, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
-from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.rollout_modes import by_factory
 from apprentice.tasks.rollouts.streams import Stream
 
 

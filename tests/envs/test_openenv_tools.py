@@ -19,7 +19,7 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import completed, with_discovered_settings
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import by_factory
+from apprentice.tasks.rollouts.rollout_modes import by_factory
 from tests.envs.discovered import called, playing
 from tests.envs.published import echo, mcp_shop, parcels
 from tests.envs.published.serving import serving

@@ -25,7 +25,7 @@ from apprentice.tasks.players.play import Play, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.question_texts import ask
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import LiveRollouts
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, EvaluateSpec, Window
 from tests.endpoint import KEY, Endpoint, call

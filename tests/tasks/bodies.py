@@ -19,11 +19,12 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import train_grpo
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, by_factory
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES, by_factory
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.training.watcher import LIST
-from tests.tasks.rollouts.test_rollouts import says
+from tests.tasks.rollouts.test_rollout_modes import says
 
 SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)
 

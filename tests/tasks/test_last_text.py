@@ -30,7 +30,8 @@ from apprentice.tasks.mix import _right
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
 from apprentice.tasks.players.play import Play, as_record, play_alone, play_batched
 from apprentice.tasks.players.protocols import PROTOCOLS
-from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.rollout_modes import by_factory
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
 from tests.endpoint import KEY, Endpoint, call, say
 from tests.served_desk import NEW, OLD, REFUSAL, ServedDesk, next_message, served_desk

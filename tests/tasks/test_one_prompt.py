@@ -27,7 +27,9 @@ from apprentice.tasks.episodes.rendering import (
     training_row,
 )
 from apprentice.tasks.models.trl_internals import show_schemas
-from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory, row_of
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import row_of
+from apprentice.tasks.rollouts.rollout_modes import by_factory
 from apprentice.tasks.training.trainer import training_dataset
 from tests.tokenizers import build_tokenizer
 

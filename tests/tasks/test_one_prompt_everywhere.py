@@ -18,7 +18,8 @@ from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.models.tokenizer import tokenizer_of
-from apprentice.tasks.rollouts.rollouts import LiveRollouts, by_factory
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.rollout_modes import by_factory
 from tests.bench.environments import recipe_of
 from tests.tasks.test_one_prompt import generated, said, sft_ids
 

@@ -38,7 +38,7 @@ from apprentice.tasks.lengths import lengths
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players import local_model
 from apprentice.tasks.questions import questions
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.sft_settings import SftSpec

@@ -12,7 +12,7 @@ from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.record import read_learned, read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made

@@ -16,13 +16,13 @@ from apprentice.tasks.episodes.rendering import prompt_ids
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.trl_arguments import field_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.evaluations import published
-from tests.tasks.rollouts.test_rollouts import says
+from tests.tasks.rollouts.test_rollout_modes import says
 
 SPEC = GrpoSpec(
     batch_size=4,

@@ -13,11 +13,11 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
 from apprentice.tasks.rollouts import sampling
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.rollouts.test_rollouts import says
+from tests.tasks.rollouts.test_rollout_modes import says
 
 GROUP, GROUPS, BOUND = 4, 3, 9
 SPEC = GrpoSpec(

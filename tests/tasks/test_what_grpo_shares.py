@@ -13,11 +13,11 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from tests.conftest import TASKS
 from tests.students_page import templates, toy_tokenizer
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.rollouts.test_rollouts import says
+from tests.tasks.rollouts.test_rollout_modes import says
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tasks.test_what_grpo_skips import SPEC
 

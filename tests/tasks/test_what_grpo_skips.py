@@ -11,11 +11,11 @@ from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_learned
 from apprentice.tasks.grpo import grpo
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
-from tests.tasks.rollouts.test_rollouts import says
+from tests.tasks.rollouts.test_rollout_modes import says
 
 SPEC = GrpoSpec(
     batch_size=6,

@@ -2,8 +2,10 @@
 
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from tests.bench.scripts.given import Given, Row
 
 

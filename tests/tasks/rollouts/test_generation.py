@@ -14,8 +14,10 @@ from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.memory import Machine
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.generation_engine import GenerationSpec
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.training import LoraSpec

@@ -15,8 +15,8 @@ from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.curve_signals import value_of
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, _StepSummary
-from apprentice.tasks.rollouts.rollouts import LiveRollouts
 from apprentice.tasks.rollouts.streams import Stream, streams_of
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.conftest import TASKS

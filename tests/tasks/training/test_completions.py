@@ -12,9 +12,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.grpo import held_out_arguments
-from apprentice.tasks.rollouts.held_out import held_out_rows
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import held_out_rows, row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import HeldOut
 from apprentice.tasks.training.reporters import COMPLETIONS, as_table, last_groups, log_completions, read_completions
 from apprentice.tasks.training.trainer import arguments, train

@@ -9,11 +9,13 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
-from apprentice.tasks.rollouts.vllm_server import check_server
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
+from apprentice.tasks.serving.vllm_server import check_server
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from tests.tasks.rollouts.test_rollouts import Hinting, says
+from tests.tasks.rollouts.test_rollout_modes import Hinting, says
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tokenizers import build_tokenizer
 from tests.vllm_stand_in import CONFIG, StandIn

@@ -1,4 +1,4 @@
-"""Holds some of GRPO's questions out of the training, for TRL's evaluation in its course.
+"""The rows of GRPO's datasets: one a question, to train on or held out for TRL's evaluation during the training.
 
 In: the rows of GRPO's window, the checkpoint that it starts from. Out: rows to train on, and TRL's eval_dataset.
 """
@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
+from apprentice.envs.player import Player
+from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_learned, same_text
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.rollouts import row_of
 
 METRIC = "eval_reward"
+
+
+def row_of(mode: str, instance: Player, seed: int, question: str) -> dict[str, Any]:
+    """A dataset row. A rollout function receives only the prompt, so its last message includes seed and question."""
+    part = instance.part(seed)
+    opening = prompt(part, "")
+    named: dict[str, Any] = {"seed": seed, "question": question}
+    if mode == "rollout_func":
+        return {"prompt": [*opening[:-1], opening[-1] | named]}
+    return {"prompt": opening} | named | ({"environment": part.label} if part.label else {})
 
 
 def split(rows: list[dict[str, Any]], number: int, before: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

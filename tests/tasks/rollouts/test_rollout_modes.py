@@ -1,4 +1,4 @@
-"""Both ways into TRL play the same rollouts, and play them while the model generates."""
+"""Both ways into TRL play the same rollouts."""
 
 import re
 from typing import Any, NamedTuple
@@ -9,15 +9,14 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Environment
-from apprentice.envs.wire import waiting
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
 from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
-from apprentice.tasks.rollouts import rollouts
-from apprentice.tasks.rollouts import rollouts as rollouts_module
+from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
+from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
-from apprentice.tasks.rollouts.rollouts import ROLLOUT_MODES, LiveRollouts, row_of
+from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from tests.tasks.test_one_prompt import tiny_model
@@ -144,80 +143,6 @@ def test_a_reply_that_would_not_fit_ends_the_episode_without_it(hinting, server,
     assert one == other
     assert all(len(ids) <= 60 for ids in one.completion_ids)
     assert all(mask[-1] == 1 for mask in one.tool_mask or [])
-
-
-def test_a_group_is_rendered_once_and_its_equal_completions_are_parsed_once(chain_sum, server, tmp_path, monkeypatch):
-    from trl import GRPOTrainer, chat_template_utils
-    from trl.trainer import grpo_trainer
-
-    parsed, rendered = [], []
-    parse, render = chat_template_utils.parse_response, GRPOTrainer._tokenize_prompts
-
-    def parse_response(tokenizer: Any, ids: list[int], **given: Any) -> Any:
-        parsed.append(ids)
-        return parse(tokenizer, ids, **given)
-
-    def tokenize_prompts(trainer: Any, prompts: list[Any]) -> Any:
-        rendered.append(len(prompts))
-        return render(trainer, prompts)
-
-    monkeypatch.setattr(chat_template_utils, "parse_response", parse_response)
-    monkeypatch.setattr(grpo_trainer, "parse_response", parse_response)
-    monkeypatch.setattr(GRPOTrainer, "_tokenize_prompts", tokenize_prompts)
-    rolled_out("environment_factory", chain_sum, server, tmp_path)
-    assert rendered == [len(set(SEEDS))]
-    assert len(parsed) == len(set(SEEDS))
-
-
-def test_every_rollout_of_a_group_counts_its_calls_although_equal_ones_are_checked_once(
-    chain_sum, server, tmp_path, monkeypatch
-):
-
-    played, checked, play = [], [], rollouts.play_turns
-
-    def noting(*given: Any) -> Any:
-        played.append(play(*given))
-        return played[-1]
-
-    def checks(message: dict[str, Any], tools: list[dict[str, Any]]) -> list[str]:
-        checked.append(message)
-        return ["off the schema"]
-
-    monkeypatch.setattr(rollouts, "play_turns", noting)
-    monkeypatch.setattr(rollouts, "problems", checks)
-    rolled_out("environment_factory", chain_sum, server, tmp_path)
-    assert (played[0].calls, played[0].wrong_calls) == (len(SEEDS), len(SEEDS))
-    assert len(checked) == len(set(SEEDS))
-
-
-def test_the_environments_loop_is_woken_once_for_all_rollouts_of_a_turn(chain_sum, server, monkeypatch):
-    woken, start = [], waiting.start
-
-    def starting(coroutine: Any) -> Any:
-        woken.append(coroutine)
-        return start(coroutine)
-
-    monkeypatch.setattr(rollouts_module, "start", starting)
-    with EnvironmentPool(chain_sum, server, size=len(SEEDS)) as pool, LiveRollouts(pool) as rollouts:
-        pool.open_all()
-        questions = {seed: pool.players[0].ask(seed) for seed in SEEDS}
-        rollouts.begin([{"seed": seed, "question": questions[seed]} for seed in SEEDS])
-        call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
-        rollouts.step({n: {"role": "assistant", "content": "", "tool_calls": [call]} for n in range(len(SEEDS))})
-        rollouts.wait()
-        assert [environment.done for environment in rollouts.players] == [True] * len(SEEDS)
-    assert len(woken) == 2
-
-
-def test_what_the_server_asks_must_be_what_was_written_down(chain_sum, server):
-    from apprentice.tasks.reporting.errors import Stop
-
-    with EnvironmentPool(chain_sum, server, size=1) as pool, LiveRollouts(pool) as rollouts:
-        rollouts.begin([{"seed": 3, "question": "Another one?"}])
-        call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "1"}}}
-        rollouts.step({0: {"role": "assistant", "content": "", "tool_calls": [call]}})
-        with pytest.raises(Stop, match="For seed 3 the server asks another question"):
-            rollouts.wait()
 
 
 def test_the_tools_are_those_of_the_environment(chain_sum, server):

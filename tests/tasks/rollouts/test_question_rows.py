@@ -11,7 +11,7 @@ from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.rollouts.held_out import split
+from apprentice.tasks.rollouts.question_rows import split
 from apprentice.tasks.settings.grpo_settings import HeldOut
 from apprentice.tasks.training.trainer import newest_checkpoint
 from apprentice.tasks.training.watcher import step_of
