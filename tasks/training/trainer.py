@@ -26,8 +26,8 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.training import TrainerSpec
+from apprentice.tasks.training.complete_checkpoints import STATE, newest_checkpoint, seal, seal_when_saved, step_of
 from apprentice.tasks.training.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
-from apprentice.tasks.training.watcher import STATE, seal, seal_when_saved, step_of, whole_checkpoints
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -116,11 +116,6 @@ def _fit(args: Any, steps: int) -> None:
     if args.logging_steps > steps:
         announce.warn(f"The training has {steps} steps, and logging_steps is {args.logging_steps}: each is logged.")
         args.logging_steps = 1
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint."""
-    return next(whole_checkpoints(folder), None)
 
 
 def _was_the_last(checkpoint: Path) -> bool:

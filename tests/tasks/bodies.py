@@ -23,7 +23,7 @@ from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES, by_factory
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
-from apprentice.tasks.training.watcher import LIST
+from apprentice.tasks.training.complete_checkpoints import LIST
 from tests.tasks.rollouts.test_rollout_modes import says
 
 SPEC = TrainerSpec(batch_size=1, gradient_accumulation=1, learning_rate=1.0, scheduler="constant", processes=2)

@@ -19,7 +19,8 @@ from apprentice.tasks.episodes.record import read_learned
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GROUPS, GroupLog, read_groups
-from apprentice.tasks.training.trainer import newest_checkpoint, read_log
+from apprentice.tasks.training.complete_checkpoints import newest_checkpoint
+from apprentice.tasks.training.trainer import read_log
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 

@@ -16,8 +16,7 @@ from apprentice.tasks.episodes.record import read_learned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.sft import sft, train_eval_split
-from apprentice.tasks.training.trainer import newest_checkpoint
-from apprentice.tasks.training.watcher import step_of
+from apprentice.tasks.training.complete_checkpoints import newest_checkpoint, step_of
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.test_held_apart import episode, episodes

@@ -26,8 +26,8 @@ from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.spec import BuiltStudent, SeedWindows, StudentSpec, Window
 from apprentice.tasks.sft import train_sft
 from apprentice.tasks.student import student
-from apprentice.tasks.training.trainer import newest_checkpoint, read_log
-from apprentice.tasks.training.watcher import step_of
+from apprentice.tasks.training.complete_checkpoints import newest_checkpoint, step_of
+from apprentice.tasks.training.trainer import read_log
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,

@@ -21,8 +21,8 @@ from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.sft import train_sft
-from apprentice.tasks.training.trainer import newest_checkpoint, read_log
-from apprentice.tasks.training.watcher import LIST, step_of, write_list
+from apprentice.tasks.training.complete_checkpoints import LIST, newest_checkpoint, step_of, write_list
+from apprentice.tasks.training.trainer import read_log
 from tests.conftest import TASKS
 from tests.tasks.bodies import (
     SPEC,

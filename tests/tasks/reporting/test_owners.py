@@ -14,7 +14,7 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.episodes.record import journal
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.owners import denied, modes_by_umask
-from apprentice.tasks.training.watcher import LIST, write_list
+from apprentice.tasks.training.complete_checkpoints import LIST, write_list
 from tests.tasks.artifacts.test_local import publish
 
 GROUP, ONE, OTHER = 54321, 12345, 12346

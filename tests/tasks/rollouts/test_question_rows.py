@@ -13,8 +13,7 @@ from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.question_rows import split
 from apprentice.tasks.settings.grpo_settings import HeldOut
-from apprentice.tasks.training.trainer import newest_checkpoint
-from apprentice.tasks.training.watcher import step_of
+from apprentice.tasks.training.complete_checkpoints import newest_checkpoint, step_of
 from tests.tasks.toy_training import Toy, left_by, run, small
 
 HELD = small(held_out=HeldOut(questions=16, every=2), checkpoint_steps=4)

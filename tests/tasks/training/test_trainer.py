@@ -13,8 +13,8 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.models.trl_internals import on_one_gpu
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
-from apprentice.tasks.training.trainer import arguments, keep_log, newest_checkpoint, train
-from apprentice.tasks.training.watcher import LIST, step_of, write_list
+from apprentice.tasks.training.complete_checkpoints import LIST, newest_checkpoint, step_of
+from apprentice.tasks.training.trainer import arguments, keep_log, train
 from tests.tasks.test_one_prompt import tiny_model
 from tests.tokenizers import build_tokenizer
 
@@ -146,28 +146,6 @@ def test_a_training_begins_anew_and_says_so_when_no_checkpoint_is_complete(
     assert "checkpoint-4 is incomplete (optimizer.pt) and is skipped." in said
     assert "checkpoint-2 is incomplete (optimizer.pt) and is skipped." in said
     assert "GRPO begins anew: no complete checkpoint is left." in said
-
-
-def test_an_incomplete_checkpoint_is_skipped_for_the_one_before(tmp_path: Path):
-    for step in (2, 4, 10):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        (folder / "trainer_state.json").write_text("{}")
-        write_list(folder)
-    (tmp_path / "checkpoint-10/trainer_state.json").write_text('{"global_st')
-    (tmp_path / "checkpoint-12").mkdir()
-    (tmp_path / "checkpoint-12/trainer_state.json").write_text("{}")  # killed before the list was written
-    assert step_of(newest_checkpoint(tmp_path)) == 4
-    assert newest_checkpoint(tmp_path / "checkpoint-12") is None
-
-
-def test_a_checkpoint_is_complete_though_a_process_was_killed_while_it_wrote_its_list_before(tmp_path: Path):
-    checkpoint = tmp_path / "checkpoint-2"
-    checkpoint.mkdir()
-    (checkpoint / "trainer_state.json").write_text("{}")
-    (checkpoint / f"{LIST}.half").write_text('{"trainer_st')
-    write_list(checkpoint)
-    assert newest_checkpoint(tmp_path) == checkpoint
 
 
 def test_one_process_takes_one_gpu_of_several(tmp_path: Path):

@@ -13,8 +13,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import RewardSignals
-from apprentice.tasks.training.trainer import newest_checkpoint
-from apprentice.tasks.training.watcher import step_of
+from apprentice.tasks.training.complete_checkpoints import newest_checkpoint, step_of
 from tests.tasks.toy_training import SMALL, Toy, left_by, run, small, variety
 
 
