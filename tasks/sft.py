@@ -7,7 +7,8 @@ short closing turn after the last tool reply: a student that never saw one gener
 
 import json
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from apprentice.envs.player import Player
 from apprentice.tasks.advice.learning import HELD_OUT_LOSS
@@ -21,7 +22,7 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.example import example_episode
 from apprentice.tasks.episodes.record import read_rows, same_text
-from apprentice.tasks.episodes.rendering import row_of, training_row
+from apprentice.tasks.episodes.rendering import labelled, row_of, training_row
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model
@@ -32,8 +33,12 @@ from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.shared_prompts import sharing_rows
-from apprentice.tasks.training.trainer import arguments, finish, train, training_dataset
+from apprentice.tasks.training.trainer import arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, stop_without_gain, watch
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 
 Episode = dict[str, Any]
 HELD_OUT = "held_out"
@@ -95,6 +100,13 @@ def train_sft(
     of_each = {f"eval_{label}_mean_token_accuracy": f"{label}: token accuracy" for label in apart}
     loss = {HELD_OUT_LOSS: "held-out loss"} if spec.held_out else {}
     return finish(context, trainer, spec, SHOWN | of_each | loss, questions, folder)
+
+
+def training_dataset(tokenizer: Any, rows: Iterable[dict[str, Any]]) -> "Dataset":
+    """The rows of `training_row` as `input_ids` and `labels`."""
+    from datasets import Dataset
+
+    return Dataset.from_list([labelled(tokenizer, row) for row in rows])
 
 
 def trainer_class(spec: SftSpec) -> Any:

@@ -1,8 +1,6 @@
 """The parts that SFT and GRPO share: TRL's arguments, progress, tracking, checkpoints and resuming, the log.
 
 In: a trainer. Out: a trained model, bit-identical whether or not the training was interrupted, and log.json.
-
-The dataset of SFT: the token ids of whole episodes, with a loss on what the student would have to generate.
 """
 
 import json
@@ -12,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.analysis.curve_signals import ADVICE
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import write_learned
-from apprentice.tasks.episodes.rendering import chat_format, labelled
+from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import ending_at, merged, save
 from apprentice.tasks.models.memory import to_master_weights
@@ -28,10 +26,6 @@ from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training.complete_checkpoints import STATE, newest_checkpoint, seal, seal_when_saved, step_of
 from apprentice.tasks.training.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""
@@ -238,10 +232,3 @@ def _or_none(value: Any) -> Any:
 
 def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return json.loads((checkpoint / "log.json").read_text())
-
-
-def training_dataset(tokenizer: Any, rows: Iterable[dict[str, Any]]) -> "Dataset":
-    """The rows of `training_row` as `input_ids` and `labels`."""
-    from datasets import Dataset
-
-    return Dataset.from_list([labelled(tokenizer, row) for row in rows])

@@ -36,7 +36,8 @@ from apprentice.tasks.grpo import grpo_arguments
 from apprentice.tasks.lengths import summarise
 from apprentice.tasks.settings.spec import LengthsSpec
 from apprentice.tasks.settings.trl_arguments import config_of
-from apprentice.tasks.training.trainer import arguments, train, training_dataset
+from apprentice.tasks.sft import training_dataset
+from apprentice.tasks.training.trainer import arguments, train
 from tests.bench.device import clock, forget_peak, now, peak_flops, peak_memory, reserved_memory
 from tests.bench.gpu_generation import generating, settle
 from tests.bench.gpu_settings import SIZES, TASK, How, Size, Variant, variant

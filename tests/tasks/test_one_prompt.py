@@ -30,7 +30,7 @@ from apprentice.tasks.models.trl_internals import show_schemas
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rollout_modes import by_factory
-from apprentice.tasks.training.trainer import training_dataset
+from apprentice.tasks.sft import training_dataset
 from tests.tokenizers import build_tokenizer
 
 SEEDS = (5, 6, 7, 8)

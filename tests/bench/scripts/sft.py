@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from apprentice.tasks.episodes.rendering import training_row
-from apprentice.tasks.training.trainer import training_dataset
+from apprentice.tasks.sft import training_dataset
 from tests.bench.scripts.given import Given
 
 
