@@ -12,7 +12,7 @@ from apprentice.flows.pages.html import as_title
 from apprentice.flows.pages.report_view import kind_rows, rates_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
-from apprentice.tasks.analysis.kinds import RIGHT, outcome_of
+from apprentice.tasks.analysis.outcomes import RIGHT, outcome_of
 from apprentice.tasks.engine.run import project_in_trackio
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import VerdictContents

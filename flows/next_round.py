@@ -10,13 +10,13 @@ from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.advice.ending import read_verdict
 from apprentice.tasks.analysis.difficulty import difficulty
 from apprentice.tasks.analysis.history import Champions, PastRound
-from apprentice.tasks.analysis.kinds import OTHERS
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.settings.spec import Shares
+from apprentice.tasks.statistics.slices import OTHERS
 
 LEAST_SHARE = 0.2
 """Share of the easiest kind of question that is still asked, so that it is not forgotten."""

@@ -21,7 +21,6 @@ from apprentice.tasks.analysis.difficulty import (
     rows_of,
     why_stopped,
 )
-from apprentice.tasks.analysis.kinds import kinds_of, right_and_wrong
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import read_episodes, used_questions
@@ -31,6 +30,7 @@ from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.safe_text import code
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import EvaluateSpec, ProbeSpec, Purpose, Window
+from apprentice.tasks.statistics.question_kinds import kinds_of, right_and_wrong
 
 
 class Level(NamedTuple):

@@ -26,7 +26,7 @@ from apprentice.tasks.analysis.broken_episodes import scored
 from apprentice.tasks.analysis.curve_signals import as_lines
 from apprentice.tasks.analysis.diagnose import has_rewards
 from apprentice.tasks.analysis.history import past_rounds
-from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind, kinds_over_time, places_of_slices, slices_of
+from apprentice.tasks.analysis.outcomes import both_ways, failures_by_kind
 from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of
@@ -44,6 +44,9 @@ from apprentice.tasks.reporting.pictures import budget_curve, rates, rates_by_ki
 from apprentice.tasks.rollouts.sampling import QUESTION_COUNT
 from apprentice.tasks.serving.exported import exports_of, read_export
 from apprentice.tasks.settings.endpoint import TeacherSpec
+from apprentice.tasks.statistics.calibration import slices_of
+from apprentice.tasks.statistics.question_kinds import kinds_over_time
+from apprentice.tasks.statistics.slices import places_of_slices
 from apprentice.tasks.training.method import Lessons
 from apprentice.tasks.training.reporters import last_groups, read_completions
 

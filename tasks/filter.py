@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.artifacts.types import (
     Checkpoint,

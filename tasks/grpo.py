@@ -19,7 +19,6 @@ from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.curve_signals import ENTROPY_WITH_SIGNAL
-from apprentice.tasks.analysis.kinds import kinds_of, kinds_over_time
 from apprentice.tasks.artifacts.types import Checkpoint, GrpoCheckpoint, Questions
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
@@ -54,6 +53,7 @@ from apprentice.tasks.rollouts.thought_length import (
 from apprentice.tasks.settings.grpo_settings import GrpoSpec
 from apprentice.tasks.settings.spec import Purpose, ThinkingSpec
 from apprentice.tasks.settings.trl_arguments import config_of
+from apprentice.tasks.statistics.question_kinds import kinds_of, kinds_over_time
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
 from apprentice.tasks.training.reporters import log_completions
 from apprentice.tasks.training.shared_prompts import sharing_prompts

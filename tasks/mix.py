@@ -15,7 +15,7 @@ from typing import Any
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
-from apprentice.tasks.analysis.kinds import text_of_turns, why_dropped
+from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
@@ -36,6 +36,7 @@ from apprentice.tasks.episodes.record import (
     used_questions,
 )
 from apprentice.tasks.filter import as_samples
+from apprentice.tasks.judgement.samples import text_of_turns
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.questions import publish_exam
 from apprentice.tasks.reporting import announce

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.reward import is_right
 from apprentice.flows.pages.html import as_script
-from apprentice.tasks.analysis.kinds import outcome_of, why_dropped
+from apprentice.tasks.analysis.outcomes import outcome_of, why_dropped
 from apprentice.tasks.analysis.thought_faults import Check, check_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.thinking import THOUGHT

@@ -15,9 +15,9 @@ from apprentice.flows.pages.report_view import view_of
 from apprentice.flows.pages.run_graph import placed, run_graph
 from apprentice.tasks.advice.ending import as_markdown
 from apprentice.tasks.analysis.difficulty import difficulty_as_markdown
-from apprentice.tasks.analysis.kinds import text_of_turns
 from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.judgement.samples import text_of_turns
 from apprentice.tasks.reporting.safe_text import code, markdown_table, visible
 from apprentice.tasks.training.reporters import as_table
 

@@ -13,10 +13,10 @@ from statistics import mean
 from typing import Any
 
 from apprentice.tasks.analysis.curve_signals import are_dead, dead_groups, have_no_signal, value_of
-from apprentice.tasks.analysis.kinds import kinds_over_time
 from apprentice.tasks.judgement.contents import Curves, Diagnosis
 from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.statistics.intervals import Interval, welch_interval
+from apprentice.tasks.statistics.question_kinds import kinds_over_time
 
 RULES = RewardSignals()
 """The default rules."""

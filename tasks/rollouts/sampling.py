@@ -11,11 +11,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.configuration import is_random
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
+from apprentice.tasks.statistics.question_kinds import QUESTIONS, RATE
 
 
 class SliceEvidence(NamedTuple):

@@ -21,7 +21,7 @@ import tenacity
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.endpoints import refusals

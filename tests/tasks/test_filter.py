@@ -11,7 +11,7 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
 from apprentice.tasks import filter as stage
-from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.filter import filter_rollouts

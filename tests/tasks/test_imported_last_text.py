@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.dataset import take_rollouts

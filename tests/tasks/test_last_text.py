@@ -16,7 +16,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.analysis.kinds import calibration, outcome_of, why_dropped
+from apprentice.tasks.analysis.outcomes import outcome_of, why_dropped
 from apprentice.tasks.analysis.reward_hacking import answer_of
 from apprentice.tasks.collect import play_one
 from apprentice.tasks.dpo import preference
@@ -33,6 +33,7 @@ from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.rollout_modes import by_factory
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
+from apprentice.tasks.statistics.calibration import calibration
 from tests.endpoint import KEY, Endpoint, call, say
 from tests.served_desk import NEW, OLD, REFUSAL, ServedDesk, next_message, served_desk
 from tests.tasks.episodes.test_episode import Guess, Settings

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 from apprentice.tasks.artifacts.local import LocalStore, digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.record import read_learned, read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec
+from apprentice.tasks.statistics.question_kinds import QUESTIONS, RATE
 from tests.conftest import TASKS
 from tests.tasks.engine.test_processes import Made
 from tests.tasks.test_what_grpo_refills import SPEC, Ran, at_random, one_is_as_said, trained

@@ -16,7 +16,7 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.flows.audit import exploits
 from apprentice.flows.pages.episodes import EpisodeSource, Reader
 from apprentice.tasks.analysis.difficulty import Difficulty, advice_on_groups, groups_that_differ
-from apprentice.tasks.analysis.kinds import CELLS, both_ways, calibration, failures_by_kind, outcome_of, why_dropped
+from apprentice.tasks.analysis.outcomes import CELLS, both_ways, failures_by_kind, outcome_of, why_dropped
 from apprentice.tasks.analysis.reward_hacking import TeacherBehaviour, reward_hacking
 from apprentice.tasks.dataset import Checked, RowReport
 from apprentice.tasks.episodes.record import Record, read_episodes
@@ -28,6 +28,7 @@ from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.sampling import Curriculum
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
+from apprentice.tasks.statistics.calibration import calibration
 from tests.tasks.evaluations import episode
 
 RUBRIC = 0.7 + 0.2 + 0.1

@@ -11,23 +11,17 @@ from apprentice.flows.pages.html import as_title
 from apprentice.flows.pages.report_page import as_report_page
 from apprentice.tasks.advice.ending import ending
 from apprentice.tasks.analysis.comparison import compare, compare_all
-from apprentice.tasks.analysis.kinds import (
-    QUESTIONS,
-    RATE,
-    both_ways,
-    calibration,
-    failures_by_kind,
-    kinds_over_time,
-    side_by_side,
-    slices,
-    worst,
-)
+from apprentice.tasks.analysis.outcomes import both_ways, failures_by_kind
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.grpo_training import GRPO
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
+from apprentice.tasks.judgement.samples import side_by_side, worst
 from apprentice.tasks.reporting.announce import StageRun
 from apprentice.tasks.sft_training import SFT
+from apprentice.tasks.statistics.calibration import calibration
+from apprentice.tasks.statistics.question_kinds import QUESTIONS, RATE, kinds_over_time
 from apprentice.tasks.statistics.rates import with_intervals
+from apprentice.tasks.statistics.slices import slices
 from tests.tasks.evaluations import episode
 
 NASTY = "<script>alert(1)</script> `` | <img src=http://example.invalid/x.png> " + "unbreakable" * 30

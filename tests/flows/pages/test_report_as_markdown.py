@@ -6,7 +6,7 @@ import pytest
 
 from apprentice.flows.pages.report_page import as_markdown_page, first_screen
 from apprentice.tasks.analysis.comparison import compare_all
-from apprentice.tasks.analysis.kinds import side_by_side
+from apprentice.tasks.judgement.samples import side_by_side
 from apprentice.tasks.reporting.safe_text import code, fenced, markdown_table, one_line, visible
 from apprentice.tasks.statistics.rates import with_intervals
 from tests.flows.pages.hostile_report import held_out, page_of, report

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.advice.behaviour import QUESTION, Habits, behaviour, calls_of, habits_of, stands_in
-from apprentice.tasks.analysis.kinds import outcome_of
+from apprentice.tasks.analysis.outcomes import outcome_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from tests.tasks.evaluations import episode
 

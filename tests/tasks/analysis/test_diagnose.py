@@ -6,7 +6,7 @@ import pytest
 
 from apprentice.tasks.advice.learning import learned_nothing
 from apprentice.tasks.analysis.diagnose import read_curves, settled
-from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
+from apprentice.tasks.statistics.question_kinds import QUESTIONS, RATE
 
 
 def log(rewards: list[float], dead: float = 0.3) -> list[dict]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.reasoning_gym import working
-from apprentice.tasks.analysis.kinds import why_dropped
+from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.analysis.thought_faults import check_of, says_other_result
 from apprentice.tasks.episodes.thinking import THOUGHT, think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apprentice.tasks.analysis.kinds import QUESTIONS, RATE
 from apprentice.tasks.rollouts.sampling import ByRewards, Curriculum, InOrder, refilling
 from apprentice.tasks.rollouts.streams import Stream
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec, GrpoSpec
+from apprentice.tasks.statistics.question_kinds import QUESTIONS, RATE
 
 GROUP = 4
 TRAINER: Any = SimpleNamespace(num_generations=GROUP, num_iterations=1, state=SimpleNamespace(global_step=10**9))

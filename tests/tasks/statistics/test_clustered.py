@@ -14,7 +14,6 @@ from apprentice.tasks.analysis import reward_hacking
 from apprentice.tasks.analysis.comparison import compare_all
 from apprentice.tasks.analysis.difficulty import assessment, difficulty
 from apprentice.tasks.analysis.history import _with_worth
-from apprentice.tasks.analysis.kinds import calibration, slices
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent
@@ -22,9 +21,11 @@ from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
 from apprentice.tasks.players.protocols import PROTOCOLS
+from apprentice.tasks.statistics.calibration import calibration
 from apprentice.tasks.statistics.differences import paired_difference
 from apprentice.tasks.statistics.intervals import Interval, clustered_interval, wilson, worth
 from apprentice.tasks.statistics.rates import by_question, evaluated_interval, rate, with_intervals
+from apprentice.tasks.statistics.slices import slices
 from tests.tasks.evaluations import episode, evaluation, published
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.analysis.kinds import QUESTIONS, RATE, kind_of, kinds_of, kinds_over_time, right_and_wrong
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.statistics.question_kinds import (
+    QUESTIONS,
+    RATE,
+    kind_of,
+    kinds_of,
+    kinds_over_time,
+    right_and_wrong,
+)
 from tests.tasks.evaluations import episode
 
 WORDS = EnvironmentSpec(name="reasoning_gym", settings={"dataset": "spell_backward", "config": {"max_word_len": 5}})

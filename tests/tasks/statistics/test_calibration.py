@@ -6,7 +6,7 @@ from pathlib import Path
 
 from apprentice.envs.player import Player
 from apprentice.envs.reasoning_gym import datasets
-from apprentice.tasks.analysis.kinds import calibration, slices_of
+from apprentice.tasks.statistics.calibration import calibration, slices_of
 from tests.tasks.episodes.test_episode import Guess
 
 

@@ -1,6 +1,6 @@
 """What became of each episode, and how two models differ on the same ones."""
 
-from apprentice.tasks.analysis.kinds import both_ways, failures_by_kind, outcome_of
+from apprentice.tasks.analysis.outcomes import both_ways, failures_by_kind, outcome_of
 from tests.tasks.evaluations import episode, episodes
 
 
