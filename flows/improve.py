@@ -19,7 +19,7 @@ from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.flows.runtime.run_guard import name_process
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.flows.runtime.work_pool import current_location
-from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.limits import one_run
 from apprentice.tasks.engine.run import RunContext

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.history import PastRound
+from apprentice.tasks.analysis.past_rounds import PastRound
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext

@@ -9,9 +9,10 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.advice.ending import read_verdict
 from apprentice.tasks.analysis.difficulty import difficulty
-from apprentice.tasks.analysis.history import Champions, PastRound
+from apprentice.tasks.analysis.past_rounds import PastRound
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.signals import RewardSignals

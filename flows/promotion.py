@@ -6,7 +6,6 @@ In: the pipeline with its evaluations and their verdict. Out: the release, and w
 from typing import TYPE_CHECKING, NamedTuple
 
 from apprentice.tasks.advice.ending import decided_by, read_decision
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     Evaluation,
@@ -15,6 +14,7 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.gate import gate
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.release import release, weights_of
 

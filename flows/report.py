@@ -25,8 +25,8 @@ from apprentice.tasks.advice.ending import Ending, ending, read_decision, read_v
 from apprentice.tasks.analysis.broken_episodes import scored
 from apprentice.tasks.analysis.curve_signals import as_lines
 from apprentice.tasks.analysis.diagnose import has_rewards
-from apprentice.tasks.analysis.history import past_rounds
 from apprentice.tasks.analysis.outcomes import both_ways, failures_by_kind
+from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
 from apprentice.tasks.artifacts.lineage import node_of

@@ -15,7 +15,7 @@ champion_app = typer.Typer(no_args_is_help=True, help="Show and roll back the ga
 def show(recipe: RECIPE, set_: SET = None) -> None:
     """Show which model is the champion, and the gate's decision."""
     from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
+    from apprentice.tasks.judgement.champions import Champions
 
     store = open_store(looked_at(recipe, set_))
     current = Champions(store).current()
@@ -37,7 +37,7 @@ def history(recipe: RECIPE, set_: SET = None) -> None:
     """List every change of champion and every round, the oldest first."""
     chosen = prepared(recipe, set_)
     from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
+    from apprentice.tasks.judgement.champions import Champions
 
     store = open_store(chosen)
     champion = Champions(store)
@@ -59,7 +59,7 @@ def history(recipe: RECIPE, set_: SET = None) -> None:
 
     table("champions", f"Champions of {store.project}", rows)
     from apprentice.flows.long_run import LongRun, history_rows
-    from apprentice.tasks.analysis.history import past_rounds
+    from apprentice.tasks.analysis.past_rounds import past_rounds
 
     table("rounds", f"Rounds of {store.project}", history_rows(store, LongRun.of(chosen), past_rounds(store)))
 
@@ -75,7 +75,7 @@ def rollback(
 ) -> None:
     """Make an earlier champion the champion again. The replaced model is not promoted again automatically."""
     from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions
+    from apprentice.tasks.judgement.champions import Champions
 
     release = Champions(open_store(prepared(recipe, set_))).roll_back(to)
     print(f"The champion is {release.repository}@{release.revision} again.")

@@ -18,7 +18,7 @@ from typing import Any
 
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.episodes.record import read_rows
 from tests.bench.laptop import APPRENTICE, ROOT

@@ -118,7 +118,8 @@ def left_behind(folder: str) -> list[str]:
 def rounds_of(recipe: Path, overrides: list[str]) -> dict[str, Any]:
     from apprentice.flows.recipe.loading import load_recipe
     from apprentice.flows.runtime.servers import open_store
-    from apprentice.tasks.analysis.history import Champions, past_rounds
+    from apprentice.tasks.analysis.past_rounds import past_rounds
+    from apprentice.tasks.judgement.champions import Champions
 
     store = open_store(load_recipe(recipe, overrides))
     rounds, champion = [], ""

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
@@ -18,6 +17,7 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
     Verdict,
 )
+from apprentice.tasks.judgement.champions import Champions
 
 
 class History:

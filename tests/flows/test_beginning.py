@@ -8,8 +8,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import TOY
 from tests.tasks.family import BUILT, Family

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from tests.flows.commands import BIN, TOY, Ran, apprentice, run_command
 

@@ -10,7 +10,7 @@ from apprentice.flows.long_run import LongRun
 from apprentice.flows.next_round import next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.analysis.history import past_rounds
+from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from tests.flows.commands import TOY

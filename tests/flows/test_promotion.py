@@ -12,9 +12,9 @@ from apprentice.flows.pipeline import Pipeline
 from apprentice.flows.promotion import promotion
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.advice.ending import read_decision
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Decision
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.judgement.run_models import Models
 from tests.flows.commands import TOY
 from tests.tasks.family import Family

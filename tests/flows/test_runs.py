@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from apprentice.flows.cli.app import app
 from apprentice.flows.compare import compare_runs
 from apprentice.flows.finished_runs import finished, run_named
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, Release, SftCheckpoint, Verdict
 from apprentice.tasks.evaluate import rates
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -13,7 +13,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.view import _rollouts
 from apprentice.tasks.advice.ending import floor_of, read_decision, read_verdict
-from apprentice.tasks.analysis.history import _bought, _players
+from apprentice.tasks.analysis.past_rounds import _bought, _players
 from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent

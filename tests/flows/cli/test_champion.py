@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from apprentice.flows.cli.app import app
 from apprentice.flows.next_round import next_round
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.analysis.history import Champions, past_rounds
+from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.reporting import announce
 from tests.flows.commands import TOY
 from tests.flows.history import History

@@ -24,10 +24,10 @@ from apprentice.flows.serving.backends import Backends
 from apprentice.flows.serving.proxy import REVISION, Proxy
 from apprentice.flows.serving.request_log import RequestLog
 from apprentice.flows.serving.target import Target
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Release
 from apprentice.tasks.formats.served_log import HEADER
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.engine import Engine, Launch
 from tests.tasks.evaluations import published

@@ -9,9 +9,9 @@ from apprentice.flows.exporting import export_gguf
 from apprentice.flows.serving.request_log import RequestLog
 from apprentice.flows.serving.served import target_of
 from apprentice.flows.serving.target import only_project
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release, Rollouts, SftCheckpoint
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.evaluations import published
 

@@ -171,7 +171,7 @@ def test_a_file_that_is_not_what_the_record_says_is_not_used(hub: LocalHub, tmp_
 
 
 def test_a_champion_s_tag_moves_and_its_history_stays(hub: LocalHub, tmp_path: Path):
-    from apprentice.tasks.analysis.history import Champions
+    from apprentice.tasks.judgement.champions import Champions
 
     def release(key: str) -> Release:
         here = store(tmp_path / "one")
@@ -250,7 +250,7 @@ def test_offline_mode_does_not_even_ask(hub: LocalHub, tmp_path: Path, monkeypat
 
 
 def test_who_is_champion_waits_for_the_hub(hub: LocalHub, tmp_path: Path):
-    from apprentice.tasks.analysis.history import Champions
+    from apprentice.tasks.judgement.champions import Champions
 
     hub.kill()
     exclusive = HubStore(tmp_path / "one", "toy", "team", patience=1.0, needed=False)

@@ -13,7 +13,7 @@ from apprentice.flows.compare_models import compared
 from apprentice.tasks.analysis import reward_hacking
 from apprentice.tasks.analysis.comparison import compare_all
 from apprentice.tasks.analysis.difficulty import assessment, difficulty
-from apprentice.tasks.analysis.history import _with_worth
+from apprentice.tasks.analysis.past_rounds import _with_worth
 from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent

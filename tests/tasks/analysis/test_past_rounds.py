@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.analysis.history import _level
+from apprentice.tasks.analysis.past_rounds import _level
 
 
 @pytest.mark.parametrize(

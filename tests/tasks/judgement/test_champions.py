@@ -9,10 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from apprentice.tasks.analysis import history as past
-from apprentice.tasks.analysis.history import Champions
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Release
+from apprentice.tasks.judgement import champions as champions_module
+from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.evaluations import published
 
@@ -184,7 +184,7 @@ def test_a_hub_that_goes_away_while_it_is_asked_leaves_the_champion_for_the_next
         raise error
 
     monkeypatch.setattr(champions, "_settled", settled)
-    monkeypatch.setattr(past.announce, "warn", warned.append)
+    monkeypatch.setattr(champions_module.announce, "warn", warned.append)
     release: Any = None
     if is_raised:
         with pytest.raises(type(error)):
