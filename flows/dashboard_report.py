@@ -18,7 +18,7 @@ from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
 from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training.reporters import begin_run
 

@@ -15,7 +15,7 @@ from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.student_model import without_weights
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.spec import EvaluateSpec, StudentSpec
 from apprentice.tasks.settings.training import TrainerSpec

@@ -15,13 +15,7 @@ from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import (
-    BudgetReached,
-    Stop,
-    TeacherFailed,
-    TeacherRefused,
-    TeacherUnavailable,
-)
+from apprentice.tasks.reporting.errors import BudgetReached, Stop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.endpoint import TeacherSpec
 

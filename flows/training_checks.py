@@ -19,7 +19,8 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.models.checkpoints import check_adapter, check_targets, layers_of
 from apprentice.tasks.models.student_model import built_layers, without_weights
-from apprentice.tasks.reporting.errors import Stop, imported
+from apprentice.tasks.reporting.broken_packages import imported
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import StudentSpec
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training.first_step import check_arguments, check_scheduler, check_trainer

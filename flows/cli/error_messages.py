@@ -15,7 +15,8 @@ from apprentice.envs.defaults import debugging
 from apprentice.flows.runtime.environment_variables import check_certificates
 from apprentice.flows.runtime.interruption import EXIT_CODE, say_interrupted
 from apprentice.flows.runtime.prefect_settings import refused
-from apprentice.tasks.reporting.errors import Stop, broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
+from apprentice.tasks.reporting.errors import Stop
 
 
 @contextmanager

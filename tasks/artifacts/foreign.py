@@ -17,7 +17,8 @@ from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.files.forms import READERS, Row, form_of, rows_in
 from apprentice.tasks.files.splits import ALL, KEPT, MORE, OTHERS, PATTERNS, SplitFiles, part_of, without_splits
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop, broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec, StudentSpec
 from apprentice.tasks.settings.trackers import hub_name_fault
 

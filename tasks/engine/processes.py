@@ -28,7 +28,8 @@ from apprentice.tasks.engine.run import StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.accelerate_internals import shards_on_cpu
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import ProcessDied, Stop, imported
+from apprentice.tasks.reporting.broken_packages import imported
+from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.training import TrainerSpec
 
 OF_A_LAUNCHER = (

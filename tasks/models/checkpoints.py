@@ -21,7 +21,8 @@ from apprentice.tasks.artifacts.foreign import (
     weights_elsewhere,
 )
 from apprentice.tasks.models.configuration import auto_class, forget_the_network
-from apprentice.tasks.reporting.errors import Stop, broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.training import LoraSpec, TrainerSpec
 

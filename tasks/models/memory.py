@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from apprentice.envs.defaults import kept
-from apprentice.tasks.reporting.errors import Stop, imported
+from apprentice.tasks.reporting.broken_packages import imported
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.failures import is_out_of_memory
 from apprentice.tasks.settings.spec import EvaluateSpec, Spec
 from apprentice.tasks.settings.training import Saving, TrainerSpec, halved

@@ -34,7 +34,8 @@ from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Message
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.players.play import Play, as_record
-from apprentice.tasks.reporting.errors import Stop, broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
+from apprentice.tasks.reporting.errors import Stop
 
 T = TypeVar("T")
 MESSAGES = TypeAdapter(list[ChatMessage])

@@ -15,7 +15,8 @@ from typing import Any
 from apprentice.tasks.engine.processes import forget_launcher
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.trl_internals import on_one_gpu
-from apprentice.tasks.reporting.errors import Stop, broken_package
+from apprentice.tasks.reporting.broken_packages import broken_package
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import one_line
 from apprentice.tasks.settings.spec import BuiltStudent
 from apprentice.tasks.settings.training import TrainerSpec

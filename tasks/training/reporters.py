@@ -26,7 +26,8 @@ from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.models.trl_internals import call_back
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.errors import Stop, broken_package, imported
+from apprentice.tasks.reporting.broken_packages import broken_package, imported
+from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import code, markdown_table, one_line
 from apprentice.tasks.settings.trackers import Reporter, TrackioSpec
 
