@@ -6,13 +6,13 @@ checkpoint that does not exist or does not fit.
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import BaseStudent, Checkpoint, Questions, Release
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.judgement.champions import Champions
+from apprentice.tasks.lineage.locate import checkpoint_named
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.questions import fresh_questions, questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -13,12 +13,12 @@ from apprentice.flows.finished_runs import FinishedRun
 from apprentice.tasks.advice.ending import compared
 from apprentice.tasks.analysis.broken_episodes import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, in_both, table
-from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.provenance import leaves
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.judgement.contents import Comparison, Rates
 from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.statistics.rates import with_intervals

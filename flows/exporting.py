@@ -14,13 +14,13 @@ from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.sections import HubSpec, StoreSpec
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.tasks.artifacts.alike import newest_first
-from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import disk_errors
-from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions, Release
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.export import export
+from apprentice.tasks.lineage.locate import locate
+from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from apprentice.flows.follow import FOLLOWS
 from apprentice.flows.recipe.recipe_yaml import read_recipe
 from apprentice.tasks.advice.ending import state_of
-from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LOCAL, LocalStore
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Verdict, models_of_a_run
@@ -20,6 +19,7 @@ from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models, evaluations_of
+from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.statistics.intervals import percent
 

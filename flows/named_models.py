@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.pipeline import Pipeline
 from apprentice.tasks.artifacts.foreign import is_repository
-from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import Checkpoint, Questions
 from apprentice.tasks.judgement.champions import Champions
+from apprentice.tasks.lineage.locate import checkpoint_named
 from apprentice.tasks.models.student_model import as_its_template_says, pinned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec

@@ -29,7 +29,6 @@ from apprentice.tasks.analysis.outcomes import both_ways, failures_by_kind
 from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.analysis.thought_worth import tokens_an_answer, worth_of_thoughts
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, ModelName
 from apprentice.tasks.engine.run import RunContext
@@ -37,6 +36,7 @@ from apprentice.tasks.engine.stage import PACKAGES, installed
 from apprentice.tasks.episodes.record import held_out_texts, read_episodes
 from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun

@@ -19,9 +19,10 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.retrain import pinned_for_run, train
 from apprentice.tasks.artifacts.foreign import source_of
-from apprentice.tasks.artifacts.lineage import Lineage, Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore, digest_of
 from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, leaves, read_record
+from apprentice.tasks.lineage.lineage import Lineage
+from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.reporting.errors import Stop
 
 COUNTED = {"weights": ".safetensors", "data": (".jsonl", ".json")}

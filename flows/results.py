@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from apprentice.flows.recipe.location import given_path
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.provenance import RECORD, Parent, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.lineage.locate import locate
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.reporting.errors import Stop
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from apprentice.flows.pages.episodes import HELD_OUT, EpisodeSource
 from apprentice.flows.pages.html import as_title, as_view_page
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import listening, open_store, serve_on
-from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
 from apprentice.tasks.episodes.record import held_out_texts
+from apprentice.tasks.lineage.locate import locate
+from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.reporting.errors import Stop
 
 

@@ -16,7 +16,6 @@ from apprentice.envs.reward import ROUNDING
 from apprentice.tasks.advice.ending import as_markdown, decided_by, floor_of, read_verdict, tries_of, unclean
 from apprentice.tasks.analysis.broken_episodes import scored
 from apprentice.tasks.analysis.comparison import compare, in_both
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
@@ -34,6 +33,7 @@ from apprentice.tasks.judgement.contents import (
     write,
 )
 from apprentice.tasks.judgement.rules import GateSpec, RuleId
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.statistics.exact_tests import cannot_pass
 from apprentice.tasks.statistics.rates import per_question, rate

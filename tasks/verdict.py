@@ -14,7 +14,6 @@ from apprentice.tasks.analysis.comparison import compare_all, table
 from apprentice.tasks.analysis.curve_signals import read_signals
 from apprentice.tasks.analysis.diagnose import has_rewards, read_curves, settled
 from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
@@ -29,6 +28,7 @@ from apprentice.tasks.judgement.contents import (
 from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.judgement.run_models import Models, must_pay
 from apprentice.tasks.judgement.samples import side_by_side, worst
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.signals import RewardSignals
 from apprentice.tasks.statistics.calibration import calibration

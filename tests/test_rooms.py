@@ -28,6 +28,7 @@ ORDER = [
         "tasks/episodes",
         "tasks/formats",
         "tasks/artifacts",
+        "tasks/lineage",
         "tasks/statistics",
         "tasks/judgement",
         "tasks/analysis",

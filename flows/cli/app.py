@@ -318,7 +318,8 @@ def publish(recipe: RECIPE, set_: SET = None) -> None:
 def lineage(key: KEY, store: STORE = Path("artifacts"), hub: HUB = None, json_: JSON = False) -> None:
     """Show what an artifact was made from: its inputs back to every training episode, the code, the recipe."""
     quiet()
-    from apprentice.tasks.artifacts.lineage import as_tree, lineage_of
+    from apprentice.tasks.lineage.lineage import lineage_of
+    from apprentice.tasks.lineage.lineage_tree import as_tree
     from apprentice.tasks.reporting.announce import console
 
     found = lineage_of(key, store, hub)
@@ -350,7 +351,7 @@ def reproduce(
     ready()
     from apprentice.flows.reproduce import reproduce as make_again
     from apprentice.flows.reproduce import rows
-    from apprentice.tasks.artifacts.lineage import lineage_of
+    from apprentice.tasks.lineage.lineage import lineage_of
     from apprentice.tasks.reporting.announce import table, warn
 
     outcomes = make_again(lineage_of(key, store, hub), set_ or [], yes)

@@ -228,11 +228,11 @@ def export_anything(
 
 def _export_rollouts(key: str, store: Path, hub: str | None, form: Any, to: Path | None) -> None:
     quiet()
-    from apprentice.tasks.artifacts.lineage import node_of
-    from apprentice.tasks.artifacts.locate import locate
     from apprentice.tasks.artifacts.types import KeptRollouts, Rollouts
     from apprentice.tasks.episodes.record import Record
     from apprentice.tasks.formats.exports import export
+    from apprentice.tasks.lineage.locate import locate
+    from apprentice.tasks.lineage.node import node_of
 
     found, named = locate(key, store, hub)
     artifact = node_of(found, named, {}).artifact

@@ -7,7 +7,7 @@ from typing import Any
 
 from apprentice.flows.recipe.loading import explained
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.artifacts.lineage import Node
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.reporting.errors import Stop
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from apprentice.tasks.artifacts.foreign import runs_code
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import locate
 from apprentice.tasks.artifacts.types import Checkpoint, Release
 from apprentice.tasks.episodes.thinking import thinking_in
 from apprentice.tasks.judgement.champions import TAG, Champions
+from apprentice.tasks.lineage.locate import locate
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop

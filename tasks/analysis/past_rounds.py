@@ -7,7 +7,6 @@ source: two machines that share a store see the same history, and so begin the s
 from collections import Counter
 from typing import Any, NamedTuple, TypeVar
 
-from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
@@ -22,6 +21,7 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.episodes.record import DATASET, read_episodes, read_rows
 from apprentice.tasks.judgement.champions import REJECTED, Champions
 from apprentice.tasks.judgement.contents import read_decision
+from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.statistics.differences import level_of
 from apprentice.tasks.statistics.intervals import percent, worth

@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader
 from apprentice.tasks.advice.ending import as_markdown, tries_of, unclean
 from apprentice.tasks.analysis.comparison import comparison_rows, table
 from apprentice.tasks.artifacts import types
-from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, Provenance
 from apprentice.tasks.artifacts.types import Artifact, Exported
@@ -24,6 +23,7 @@ from apprentice.tasks.cards.facts import as_json, lines_of, shown, teacher_text
 from apprentice.tasks.cards.model_facts import ExportFacts, ModelFacts, level_of, meaning_of
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.judgement.model_names import label
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.reporting.safe_text import cell, code, fenced, markdown_table
 
 TEMPLATES = Path(__file__).parent / "templates"

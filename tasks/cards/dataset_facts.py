@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.types import (
     Checkpoint,
     Evaluation,
@@ -18,6 +17,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.cards.facts import Facts, lines_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.settings.spec import CollectSpec
 
 if TYPE_CHECKING:

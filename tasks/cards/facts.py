@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.provenance import RECORD
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.reporting.safe_text import code
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
 

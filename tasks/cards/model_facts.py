@@ -14,7 +14,6 @@ from apprentice.tasks.advice.ending import ending, read_decision, read_verdict
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository
-from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.types import (
     BaseStudent,
     KeptRollouts,
@@ -27,6 +26,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_learned, read_rows
 from apprentice.tasks.judgement.contents import DECISION
 from apprentice.tasks.judgement.run_models import evaluations_of
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.models.tokenizer import commands
 from apprentice.tasks.serving.exported import read_export
 from apprentice.tasks.settings.spec import Purpose

@@ -10,12 +10,12 @@ from typing import Literal
 from apprentice.tasks.analysis.broken_episodes import scored
 from apprentice.tasks.analysis.comparison import compare, difference_cells
 from apprentice.tasks.artifacts.alike import newest_first
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Exported, Release
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import Content, Difference
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.statistics.intervals import interval_of, percent
 
 CONTENTS = "export.json"

@@ -8,11 +8,11 @@ from huggingface_hub import HfApi
 from apprentice.flows.named_models import endpoint_named, model_named
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.types import GrpoCheckpoint, SftCheckpoint
 from apprentice.tasks.episodes.thinking import think
+from apprentice.tasks.lineage.lineage import lineage_of
+from apprentice.tasks.lineage.locate import checkpoint_named
 from apprentice.tasks.models.student_model import as_its_template_says, pinned
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop

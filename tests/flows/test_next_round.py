@@ -16,11 +16,11 @@ from apprentice.flows.next_round import has_stopped, next_round
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.past_rounds import PastRound, past_rounds
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.judgement.champions import Champions
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Shares
 from apprentice.tasks.statistics.intervals import wilson

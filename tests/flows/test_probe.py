@@ -19,7 +19,6 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers
 from apprentice.tasks.analysis.difficulty import nearest_to_half
-from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import Artifact, BaseStudent, Checkpoint, GrpoCheckpoint, Questions, SftCheckpoint
@@ -29,6 +28,7 @@ from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.record import read_episodes, read_learned, read_questions, same_text
 from apprentice.tasks.episodes.rendering import row_ids, training_row
 from apprentice.tasks.grpo import grpo
+from apprentice.tasks.lineage.lineage import lineage_of
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.questions import questions

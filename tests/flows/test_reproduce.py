@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from apprentice.flows.reproduce import recipe_of, reproduce
-from apprentice.tasks.artifacts.lineage import Lineage, lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions, Release
+from apprentice.tasks.lineage.lineage import Lineage, lineage_of
 from apprentice.tasks.reporting.errors import Stop
 from tests.flows.commands import BIN, Ran, run_command
 

@@ -17,13 +17,13 @@ from huggingface_hub import CommitOperationAdd, HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.artifacts.lineage import lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.locate import checkpoint_named
 from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord
 from apprentice.tasks.artifacts.types import Artifact, Questions, Release
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
 from apprentice.tasks.judgement.champions import Champions
+from apprentice.tasks.lineage.lineage import lineage_of
+from apprentice.tasks.lineage.locate import checkpoint_named
 from apprentice.tasks.models.checkpoints import load_model, save
 from apprentice.tasks.models.student_model import built_model
 from apprentice.tasks.models.tokenizer import load_tokenizer

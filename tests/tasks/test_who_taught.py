@@ -14,7 +14,6 @@ from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.flows.view import _rollouts
 from apprentice.tasks.advice.ending import floor_of, read_decision, read_verdict
 from apprentice.tasks.analysis.past_rounds import _bought, _players
-from apprentice.tasks.artifacts.lineage import Node, node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
@@ -33,6 +32,7 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement.contents import VerdictContents
+from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.mix import mix_rollouts
 from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
 from apprentice.tasks.verdict import verdict

@@ -12,13 +12,13 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.runtime.servers import open_store
-from apprentice.tasks.artifacts.lineage import Node
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent, read_record
 from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
 from apprentice.tasks.cards.card import TEMPLATES
 from apprentice.tasks.cards.dataset_facts import DatasetFacts
 from apprentice.tasks.cards.model_facts import ModelFacts
+from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, StudentSpec
 from tests.tasks.family import CLEAN, Family, card

@@ -14,12 +14,12 @@ from apprentice.tasks.analysis import reward_hacking
 from apprentice.tasks.analysis.comparison import compare_all
 from apprentice.tasks.analysis.difficulty import assessment, difficulty
 from apprentice.tasks.analysis.past_rounds import _with_worth
-from apprentice.tasks.artifacts.lineage import node_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Evaluation
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.evaluate import rates
+from apprentice.tasks.lineage.node import node_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.statistics.calibration import calibration
 from apprentice.tasks.statistics.differences import paired_difference

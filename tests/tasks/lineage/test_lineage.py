@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.artifacts.lineage import Lineage, as_tree, condensed, lineage_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Provenance, parent
 from apprentice.tasks.artifacts.types import (
@@ -25,6 +24,8 @@ from apprentice.tasks.artifacts.types import (
     SftCheckpoint,
     make_key,
 )
+from apprentice.tasks.lineage.lineage import Lineage, lineage_of
+from apprentice.tasks.lineage.lineage_tree import as_tree
 from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
@@ -140,18 +141,6 @@ def test_each_artifact_stands_after_what_it_was_made_from(store: LocalStore):
         assert all(nodes.index(above.named.revision) < place for above in node.inputs.values())
 
 
-def test_the_tree_shows_what_occurs_twice_whole_once_and_tells_the_seeds(store: LocalStore):
-    text = tree(lineage_of(Toys(store).release.key, store.root))
-    assert text.count("Questions of seed windows") == 1
-    assert text.count("as above") == 4  # the questions twice, the base student, and what was trained
-    assert "5 episodes, seeds 0 to 4" in text
-    assert "learned in sft from 4 episodes, seeds 0 to 4 without 2" in text
-    assert "learned in grpo from 1 episodes, seed 100" in text
-    assert "window 0 to 4, scripted policy, error rate 0.1: not a model" in text
-    assert "environment reasoning_gym spell_backward, version 1" in text
-    assert "made 2026-01-02T03:04:05+00:00 by rollouts, version 1; apprentice 0" in text
-
-
 def test_who_a_model_was_compared_with_taught_it_nothing(store: LocalStore):
     champion = Toys(store)
     challenger = Toys(store, first=50, rival=champion)
@@ -210,52 +199,6 @@ def older(store: LocalStore, repository: str, folder: str, revision: str, key: s
     (at / "refs" / key).write_text(revision)
 
 
-def test_a_unique_beginning_of_a_key_is_enough(store: LocalStore):
-    toys = Toys(store)
-    assert lineage_of(toys.grpo.key[:6], store.root).root.named.key == toys.grpo.key
-
-
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [
-        ("champion", "No artifact has the key, revision or tag champion"),
-        ("abcde", "the first 6 may do"),
-        ("../../etc/passwd", "is no artifact's key"),
-    ],
-)
-def test_what_is_no_key_is_told(store: LocalStore, key: str, says: str):
-    with pytest.raises(Stop, match=says):
-        lineage_of(key, store.root)
-
-
-def test_a_key_that_there_is_not_is_told_with_the_nearest_and_with_where_else_to_look(store: LocalStore):
-    key = Toys(store).grpo.key
-    mistyped = key[:10] + ("0" if key[10] != "0" else "1") + key[11:]
-    with pytest.raises(Stop, match=rf"The nearest there: {key} \(toy-grpo\).*--store.*--hub"):
-        lineage_of(mistyped, store.root)
-    with pytest.raises(Stop, match="No artifact is there at all"):
-        lineage_of(mistyped, store.root / "empty")
-
-
-def test_a_key_that_several_have_is_told_and_a_whole_name_helps(store: LocalStore):
-    """Two recipes that differ in nothing but their names give the same keys."""
-    toys, other = Toys(store), Toys(LocalStore(store.root, "another"))
-    assert toys.grpo.key == other.grpo.key
-    assert lineage_of(toys.grpo.key, store.root).root.named.key == toys.grpo.key  # and the same content: either does
-    publish(
-        LocalStore(store.root, "another"),
-        Questions,
-        RATES_OF_QUESTIONS,
-        {"questions.jsonl": [1]},
-        {},
-        **QUESTION_SETTINGS,
-    )
-    with pytest.raises(Stop, match=r"Several artifacts are named .*local/another-questions@.*local/toy-questions@"):
-        lineage_of(toys.questions.key, store.root)
-    named = f"local/toy-questions@{toys.questions.key}"
-    assert lineage_of(named, store.root).root.ref == named
-
-
 RATES_OF_QUESTIONS = dict(collect=5, grpo=1, evaluate=1, dropped_from_grpo=0)
 QUESTION_SETTINGS: dict[str, Any] = dict(first=0, environment=WORDS)
 
@@ -279,31 +222,3 @@ def test_a_list_of_episodes_that_was_changed_on_the_hub_is_not_believed(hub: Loc
             blob.write_bytes(text.replace(b"a word", b"a WORD"))
     with pytest.raises(Stop, match=r"learned\.jsonl of team/toy-model is not what its record says"):
         lineage_of(toys.release.key, tmp_path / "empty", "team").as_json()
-
-
-def test_a_hub_that_is_away_is_told_and_not_needed_for_what_the_folder_has(hub: LocalHub, tmp_path: Path, monkeypatch):
-    from apprentice.tasks.artifacts import locate
-
-    toys = Toys(HubStore(tmp_path / "maker", "toy", "team", patience=20.0))
-    hub.kill()
-    monkeypatch.setattr(locate, "PATIENCE", 0.5)
-    assert len(lineage_of(toys.release.key, tmp_path / "maker", "team").episodes) == 5
-    with pytest.raises(Stop, match="The Hub was away"):
-        lineage_of(toys.release.key, tmp_path / "empty", "team")
-
-
-@pytest.mark.parametrize(
-    ("seeds", "ranges"),
-    [
-        ([5], "seed 5"),
-        ([2, 1], "seeds 1, 2"),
-        (range(60), "seeds 0 to 59"),
-        (set(range(60)) - {7, 12, 13, 14}, "seeds 0 to 59 without 7, 12 to 14"),
-        ([1, 9, 30], "seeds 1, 9, 30"),
-        ([1, 2, 3, 1000], "seeds 1 to 3; 1000"),
-        (range(0, 400, 2), "seeds 0 to 398 (200 of 399)"),
-        (range(0, 100_000, 1000), "seeds " + "; ".join(str(each * 1000) for each in range(12)) + "; and 88 more"),
-    ],
-)
-def test_seeds_are_told_as_ranges(seeds: Any, ranges: str):
-    assert condensed(seeds) == ranges
