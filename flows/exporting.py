@@ -14,8 +14,8 @@ from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.sections import HubSpec, StoreSpec
 from apprentice.flows.runtime.servers import RunServers, open_store
 from apprentice.tasks.artifacts.alike import newest_first
-from apprentice.tasks.artifacts.local import disk_errors
 from apprentice.tasks.artifacts.provenance import parent
+from apprentice.tasks.artifacts.store_files import disk_errors
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions, Release
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.export import export

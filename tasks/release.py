@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.local import digest
 from apprentice.tasks.artifacts.provenance import CARD, RECORD
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, ModelName, Release, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 

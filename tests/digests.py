@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from apprentice.tasks.artifacts.local import digest, hashes
+from apprentice.tasks.artifacts.store_files import digest, hashes
 
 
 def digest_of_some(folder: Path, files: str) -> str:

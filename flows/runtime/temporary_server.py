@@ -10,7 +10,7 @@ import sys
 
 from apprentice.envs.defaults import no_collection
 from apprentice.envs.serving.process import serve
-from apprentice.tasks.artifacts.local import flock
+from apprentice.tasks.artifacts.store_files import flock
 
 
 async def migrate() -> None:

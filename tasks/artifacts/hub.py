@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from apprentice.tasks.artifacts.hub_client import HubConnection
-from apprentice.tasks.artifacts.local import LocalStore, damage
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import LARGEST, RECORD, ArtifactRecord, BadRecord, artifact_of, record_from
+from apprentice.tasks.artifacts.store_files import damage
 from apprentice.tasks.artifacts.types import Artifact, kinds
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

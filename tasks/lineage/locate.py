@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import ask, wait_until_hub_answers
-from apprentice.tasks.artifacts.local import LocalStore, sha256_of
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import BadRecord, Parent, artifact_of, parent, read_record
+from apprentice.tasks.artifacts.store_files import sha256_of
 from apprentice.tasks.artifacts.types import (
     KEY_LENGTH,
     LONGEST_NAME,

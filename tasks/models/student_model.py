@@ -27,7 +27,7 @@ from apprentice.tasks.artifacts.foreign import (
     source_of,
 )
 from apprentice.tasks.artifacts.hub_client import ask
-from apprentice.tasks.artifacts.local import digest_of, known_sha256_of
+from apprentice.tasks.artifacts.store_files import digest_of, known_sha256_of
 from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.episodes.thinking import thinking_in
 from apprentice.tasks.models.configuration import auto_class, forget_the_network

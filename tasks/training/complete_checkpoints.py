@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.local import sha256_of
+from apprentice.tasks.artifacts.store_files import sha256_of
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.owners import modes_by_umask

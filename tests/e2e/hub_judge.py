@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apprentice.tasks.artifacts.local import sha256_of
 from apprentice.tasks.artifacts.provenance import RECORD, ArtifactRecord
+from apprentice.tasks.artifacts.store_files import sha256_of
 
 KEY = re.compile(r"[0-9a-f]{20}")
 """An artifact's tag, not one that a gate moves."""

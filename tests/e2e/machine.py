@@ -81,7 +81,7 @@ def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), 
     import numpy
     from safetensors.numpy import save_file
 
-    from apprentice.tasks.artifacts.local import hashes
+    from apprentice.tasks.artifacts.store_files import hashes
 
     here, key = opened(**where), where["key"]
     made = []
@@ -102,7 +102,7 @@ def publish(content: list[int], mib: float = 3, kinds: list[str] = list(KINDS), 
 
 def fetch(kind: str, key: str, **where: Any) -> dict[str, Any] | None:
     """What a machine finds under a key, its files' hashes without the record's; None for nothing."""
-    from apprentice.tasks.artifacts.local import hashes
+    from apprentice.tasks.artifacts.store_files import hashes
 
     here = opened(**where)
     artifact = here.find(named(kind), key)

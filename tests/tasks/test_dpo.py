@@ -8,7 +8,8 @@ import pytest
 from apprentice.envs.player import Player
 from apprentice.envs.tools import tools_text
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.artifacts.local import LocalStore, digest
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import GrpoCheckpoint
 from apprentice.tasks.dpo import dpo, pairs_of, preference
 from apprentice.tasks.dpo_settings import DpoSpec

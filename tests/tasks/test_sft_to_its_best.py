@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
-from apprentice.tasks.artifacts.local import LocalStore, digest
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import KeptRollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.models.checkpoints import load_model, save

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.artifacts.local import LocalStore, digest
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.record import read_learned, read_questions, same_text
 from apprentice.tasks.reporting.errors import Stop

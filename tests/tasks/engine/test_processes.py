@@ -13,7 +13,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.metrics import counted
 from apprentice.envs.wire.server import EnvironmentServer, SessionLost
-from apprentice.tasks.artifacts.local import LocalStore, digest
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import BaseStudent, KeptRollouts, LengthStats, Questions
 from apprentice.tasks.engine.processes import launch_command, on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers

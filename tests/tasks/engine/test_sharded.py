@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.artifacts.local import LocalStore, digest
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import BaseStudent
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.run import RunContext, StandingServers

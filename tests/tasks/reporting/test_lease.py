@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.artifacts.local import LocalStore, flock
+from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.artifacts.store_files import flock
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.engine.run import RunContext

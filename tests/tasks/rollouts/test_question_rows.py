@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from apprentice.envs.wire.server import SessionLost
-from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.reporting.errors import Stop

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.artifacts.foreign import ModelSource, name_code
-from apprentice.tasks.artifacts.local import disk_errors
+from apprentice.tasks.artifacts.store_files import disk_errors
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving import gguf

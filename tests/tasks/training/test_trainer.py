@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.wire.server import SessionLost
-from apprentice.tasks.artifacts.local import digest
+from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
