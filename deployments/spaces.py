@@ -25,8 +25,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from apprentice.envs import source
 from apprentice.envs.catalog import described, environment_class, folder_of, game_of, known, module_of, part_of
 from apprentice.envs.game import Game, takes_text
+from apprentice.tasks.files.owners import modes_by_umask
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.owners import modes_by_umask
 
 CAPACITY = 64
 """Default of MAX_CONCURRENT_ENVS."""

@@ -56,7 +56,7 @@ def _as_stop(error: Exception) -> Stop:
     from prefect.exceptions import PrefectHTTPStatusError
 
     from apprentice.tasks.artifacts.hub_client import is_away
-    from apprentice.tasks.reporting.owners import denied
+    from apprentice.tasks.files.owners import denied
 
     if isinstance(error, OfflineModeIsEnabled):
         return Stop("The folder lacks files that are on the Hub, and HF_HUB_OFFLINE is set.", "Unset it and run again.")

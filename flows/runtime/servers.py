@@ -32,9 +32,9 @@ from apprentice.flows.recipe.recipe_yaml import recipe_text
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.cards.card import write_card
+from apprentice.tasks.files.owners import whose
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.owners import whose
 from apprentice.tasks.settings.training import TrainerSpec
 
 

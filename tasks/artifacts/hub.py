@@ -20,9 +20,9 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import RECORD, ArtifactRecord, BadRecord
 from apprentice.tasks.artifacts.store_files import damage
 from apprentice.tasks.artifacts.types import Artifact, kinds
+from apprentice.tasks.files.owners import modes_by_umask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.owners import modes_by_umask
 from apprentice.tasks.reporting.safe_text import one_line
 
 UNSENT = "unsent"

@@ -29,9 +29,9 @@ from apprentice.tasks.artifacts.provenance import (
 )
 from apprentice.tasks.artifacts.store_files import damage, disk_errors, flock, hashes, writable
 from apprentice.tasks.artifacts.types import LONGEST_NAME, NAME, Artifact
+from apprentice.tasks.files.lease import Lease, held
+from apprentice.tasks.files.owners import modes_by_umask
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
-from apprentice.tasks.reporting.lease import Lease, held
-from apprentice.tasks.reporting.owners import modes_by_umask
 
 A = TypeVar("A", bound=Artifact)
 Describe = Callable[[Path, type[Artifact], str, "LocalStore", dict[str, Any], dict[str, Any], Provenance], None]

@@ -16,9 +16,9 @@ from apprentice.tasks.artifacts.provenance import (
     BadRecord,
     read_record,
 )
+from apprentice.tasks.files.lease import held
+from apprentice.tasks.files.owners import denied
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.lease import held
-from apprentice.tasks.reporting.owners import denied
 
 
 def damage(snapshot: Path, revision: str) -> list[str]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.files.owners import modes_by_umask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.announce import StageRun
-from apprentice.tasks.reporting.owners import modes_by_umask
 from apprentice.tasks.reporting.progress import keep_in
 from apprentice.tasks.settings.trackers import Reporter, TrackioSpec
 

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict
 from apprentice.envs.reward import is_right
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.texts import same_text as same_text
+from apprentice.tasks.files.lease import held
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.lease import held
 from apprentice.tasks.settings.spec import Purpose
 
 Message = dict[str, Any]

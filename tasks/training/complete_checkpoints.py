@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.store_files import sha256_of
+from apprentice.tasks.files.owners import modes_by_umask
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.owners import modes_by_umask
 
 STATE = "trainer_state.json"
 LIST = "files.json"

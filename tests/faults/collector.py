@@ -17,7 +17,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.reporting import lease
+from apprentice.tasks.files import lease
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Window

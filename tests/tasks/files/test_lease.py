@@ -21,9 +21,9 @@ from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import Journal
-from apprentice.tasks.reporting import lease
+from apprentice.tasks.files import lease
+from apprentice.tasks.files.lease import Lease, held
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop
-from apprentice.tasks.reporting.lease import Lease, held
 from tests.tasks.evaluations import episode
 
 STALE = 0.4
@@ -306,7 +306,7 @@ def test_a_stage_that_was_succeeded_publishes_nothing_and_leaves_the_others_file
 HOLDER = """
 import sys, time
 from pathlib import Path
-from apprentice.tasks.reporting import lease
+from apprentice.tasks.files import lease
 from apprentice.tasks.reporting.errors import Stop
 lease.PERIOD, lease.STALE, folder = 0.05, float(sys.argv[2]), Path(sys.argv[1])
 lease.fcntl.flock = lambda file, how: None

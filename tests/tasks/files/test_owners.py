@@ -12,8 +12,8 @@ import pytest
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.episodes.record import journal
+from apprentice.tasks.files.owners import denied, modes_by_umask
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.owners import denied, modes_by_umask
 from apprentice.tasks.training.complete_checkpoints import LIST, write_list
 from tests.tasks.artifacts.test_local import publish
 
