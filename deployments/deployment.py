@@ -17,8 +17,8 @@ from prefect.flows import EntrypointType
 from apprentice.deployments.schedules import cron_schedule
 from apprentice.deployments.steps import as_deployed
 from apprentice.flows.recipe.recipe import Recipe
-from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.permanent_server import shared
 
 
 def paused_triggers(deployment: str) -> set[str]:

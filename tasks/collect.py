@@ -34,8 +34,8 @@ from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop
+from apprentice.tasks.reporting.permanent_server import shared
 from apprentice.tasks.reporting.progress import note
 from apprentice.tasks.settings.endpoint import TeacherSpec
 from apprentice.tasks.settings.spec import CollectSpec, Seeds, Window

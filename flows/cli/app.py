@@ -106,7 +106,8 @@ def _run_and_show(recipe: Path, overrides: list[str] | None, runs: Path, verbose
     check_runs(runs)
     with no_collection():
         from apprentice.flows.retrain import nothing_to_do, retrain
-        from apprentice.tasks.reporting.announce import be_verbose, say, shared, show_cached
+        from apprentice.tasks.reporting.announce import be_verbose, say, show_cached
+        from apprentice.tasks.reporting.permanent_server import shared
 
     if verbose:
         be_verbose()

@@ -21,8 +21,8 @@ from apprentice.envs.wire.server import ServerFailed
 from apprentice.flows.runtime.prefect_settings import URL, set_in
 from apprentice.flows.runtime.run_guard import guarded
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.announce import TEMPORARY, shared
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.permanent_server import TEMPORARY, shared
 
 TRIES = 3
 TIMEOUT = 5.0

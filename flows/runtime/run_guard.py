@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from apprentice.envs.serving.child import child_command
-from apprentice.tasks.reporting.announce import LOCAL
 
+LOCAL = "local"
+"""The tag of flow runs that a command started on this machine, not a worker."""
 PROCESS = re.compile(r"[\w.-]+:\d+")
 """A tag that names a machine and a process."""
 UNFINISHED = ["RUNNING", "PENDING", "CANCELLING"]

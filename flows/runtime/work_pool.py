@@ -36,8 +36,8 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
 from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.announce import shared
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.permanent_server import shared
 
 MAX_CRASHES = 5
 """How often a crashed run is scheduled again."""

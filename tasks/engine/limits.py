@@ -23,7 +23,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.reporting import announce
-from apprentice.tasks.reporting.announce import shared
+from apprentice.tasks.reporting.permanent_server import shared
 
 LEASE = 60.0
 """Seconds after which Prefect releases the slot of a killed process."""

@@ -2,13 +2,10 @@
 
 In: titles, tables, pictures, progress. Out: lines and bars on the terminal or below a notebook's cell (rich); Prefect
 artifacts within a flow run.
-
-Whether a permanent Prefect server is in use, shared with other runs.
 """
 
 import base64
 import logging
-import os
 import sys
 import threading
 from collections import Counter
@@ -25,26 +22,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from apprentice.envs.wire.server import outage_listeners, without_secrets
+from apprentice.tasks.reporting.permanent_server import shared
 from apprentice.tasks.reporting.progress import Bars, note
 
 if TYPE_CHECKING:
     from prefect.assets import Asset
-
-TEMPORARY = "APPRENTICE_TEMPORARY_SERVER"
-"""The environment variable that names this run's own server, here and in the processes that it starts."""
-
-
-def shared() -> bool:
-    """Whether the Prefect server in use is a permanent one, not the temporary server of this run."""
-    from prefect.settings import get_current_settings
-
-    url = get_current_settings().api.url
-    return bool(url) and url != os.environ.get(TEMPORARY)
-
-
-LOCAL = "local"
-"""The tag of flow runs that a command started on this machine, not a worker."""
-
 
 P = ParamSpec("P")
 FEW = 20

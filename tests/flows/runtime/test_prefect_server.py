@@ -12,8 +12,8 @@ from prefect.context import refresh_global_settings_context
 
 from apprentice.envs.wire.server import ServerFailed
 from apprentice.flows.runtime import prefect_server
-from apprentice.tasks.reporting.announce import TEMPORARY
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.permanent_server import TEMPORARY
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.engine import limits
 from apprentice.tasks.engine.limits import Rate, Slot, leases, limit_name
-from apprentice.tasks.reporting.announce import shared
+from apprentice.tasks.reporting.permanent_server import shared
 
 
 def test_without_a_prefect_server_nothing_is_shared():
