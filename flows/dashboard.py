@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from apprentice.tasks.engine.run import FOLDER, keep_curves_in, project_in_trackio
+from apprentice.tasks.engine.trackio_folder import FOLDER, keep_curves_in, project_in_trackio
 from apprentice.tasks.reporting.errors import Stop
 
 

@@ -13,7 +13,7 @@ from apprentice.flows.pages.report_view import kind_rows, rates_of
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.comparison import comparison_rows
 from apprentice.tasks.analysis.outcomes import RIGHT, outcome_of
-from apprentice.tasks.engine.run import project_in_trackio
+from apprentice.tasks.engine.trackio_folder import project_in_trackio
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.judgement.run_models import Models

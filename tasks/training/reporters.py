@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from apprentice.tasks.artifacts.hub_client import ask, is_away
-from apprentice.tasks.engine.run import FOLDER, say_ignored, share_curves
 from apprentice.tasks.engine.stage import StageContext
+from apprentice.tasks.engine.trackio_folder import FOLDER, say_ignored, share_curves
 from apprentice.tasks.episodes.record import JsonLines, Message, as_line, as_text, read_rows, turns_of
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT

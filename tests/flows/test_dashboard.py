@@ -17,7 +17,7 @@ import pytest
 import trackio
 
 from apprentice.flows.dashboard import show_dashboard
-from apprentice.tasks.engine.run import FOLDER
+from apprentice.tasks.engine.trackio_folder import FOLDER
 from apprentice.tasks.reporting.errors import Stop
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,6 @@
 """A training logs to the Space that its recipe names, and does not depend on it."""
 
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -11,11 +10,11 @@ import pytest
 from huggingface_hub import HfApi, constants
 from pydantic import ValidationError
 
-from apprentice.tasks.engine.run import ELSEWHERE, RunContext, project_in_trackio
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.trackers import TrackioSpec
 from apprentice.tasks.training import reporters as trackio_log
-from apprentice.tasks.training.reporters import check_reporters, check_space, trackio_arguments
+from apprentice.tasks.training.reporters import check_space, trackio_arguments
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
 
@@ -51,13 +50,6 @@ def test_the_space_is_told_to_the_trainer_and_no_training_leaves_a_second_one(wo
     arguments = trackio_arguments(there)
     assert (arguments["trackio_space_id"], arguments["trackio_static_space_id"]) == ("tester/curves", False)
     assert arguments["hub_private_repo"]
-
-
-@pytest.mark.parametrize("name", ["toy", "chain-sum-qwen3-0.6b", "a_b c", "..."])
-def test_a_project_is_called_what_trackio_calls_it(name: str):
-    from trackio.utils import canonical_project_name
-
-    assert project_in_trackio(name) == canonical_project_name(name)
 
 
 def test_a_space_that_can_be_written_to_or_made_is_nothing_to_talk_about(hub: LocalHub, capfd):
@@ -98,40 +90,6 @@ def test_a_hub_that_is_away_is_said_before_the_run_begins(hub: LocalHub, monkeyp
 def test_a_space_is_named_with_its_owner():
     with pytest.raises(ValidationError):
         TrackioSpec(space_id="curves")
-
-
-@pytest.mark.parametrize("name", [*ELSEWHERE, "TRACKIO_DIR"])
-@pytest.mark.parametrize("value", ["others/curves", ""])
-def test_curves_stay_where_the_recipe_says_whatever_the_shell_names(
-    name: str, value: str, work: RunContext, monkeypatch: pytest.MonkeyPatch, capfd
-):
-    monkeypatch.setenv(name, value)
-    check_reporters(["trackio"])
-    capfd.readouterr()
-    RunContext(work.store, work.servers)
-    assert os.environ["TRACKIO_DIR"] == str(work.store.root / "trackio")
-    assert not set(ELSEWHERE) & os.environ.keys()
-    check_reporters(["trackio"])
-    check_reporters(["trackio"])
-    said = f"{name} of the shell is ignored" in " ".join(capfd.readouterr().out.split())
-    assert said == (bool(value) or name != "TRACKIO_DIR")
-
-
-def test_a_tuning_of_trackio_s_files_is_left_to_the_shell(work: RunContext, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TRACKIO_SQLITE_JOURNAL_MODE", "delete")
-    RunContext(work.store, work.servers)
-    assert os.environ["TRACKIO_SQLITE_JOURNAL_MODE"] == "delete"
-
-
-def test_all_variables_of_trackio_that_name_another_place_are_known():
-    """Trackio gets new ones: each that its source reads is either removed, or no place that curves go to."""
-    import trackio
-
-    source = "".join(file.read_text() for file in sorted(Path(trackio.__file__).parent.glob("*.py")))
-    read = set(re.findall(r"[\"'](TRACKIO_[A-Z_]*(?:_ID|_URL|_DIR))[\"']", source))
-    others = {"TRACKIO_DIR", "TRACKIO_FRONTEND_DIR", "TRACKIO_REGISTRY_BUCKET_ID", "TRACKIO_WEBHOOK_URL"}
-    others |= {"TRACKIO_LOGO_DARK_URL", "TRACKIO_LOGO_LIGHT_URL", "TRACKIO_LOGO_DIR"}
-    assert read - others == set(ELSEWHERE)
 
 
 @pytest.mark.parametrize("space", ["me/a--b", "me/-curves", "me/curves.", "me/curves.git", f"me/{'a' * 90}"])
