@@ -14,8 +14,8 @@ from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.runtime.servers import RunServers, open_store, with_discovered_settings
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.record import read_questions
 from apprentice.tasks.files.forms import require_inspect
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.spec import EvaluateSpec, Purpose, Window

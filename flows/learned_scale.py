@@ -11,7 +11,7 @@ from statistics import quantiles
 from apprentice.envs.catalog import EnvironmentSpec, environment_class
 from apprentice.envs.openenv.discovered import DiscoveredEnvironment
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.reporting import announce
 
 OFTEN = 0.2

@@ -15,8 +15,10 @@ from apprentice.tasks.collect import collect
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
-from apprentice.tasks.episodes.record import read_episodes, read_rows, used_questions
+from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.files.json_lines import read_rows
+from apprentice.tasks.files.question_lists import used_questions
 from apprentice.tasks.filter import filter_rollouts, filter_thoughts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts, mix_thoughts, tried_questions

@@ -13,8 +13,10 @@ from apprentice.tasks.analysis.past_rounds import PastRound
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.record import read_episodes, read_rows, same_text
+from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.questions import exam
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.pictures import rounds_curve

@@ -11,8 +11,8 @@ from typing import Any
 from apprentice.envs.catalog import next_work
 from apprentice.flows.audit.play.subject import AuditedTask
 from apprentice.tasks.episodes.episode import Call, prompt
-from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.episodes.thinking import thinking_of
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.models.student_model import without_weights
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.broken_packages import broken_package

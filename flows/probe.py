@@ -23,8 +23,9 @@ from apprentice.tasks.analysis.difficulty import (
 )
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Evaluation, Questions
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.record import read_episodes, used_questions
+from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.files.question_lists import used_questions
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.safe_text import code

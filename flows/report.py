@@ -33,7 +33,8 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint, Decision, ModelName
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import PACKAGES, installed
-from apprentice.tasks.episodes.record import held_out_texts, read_episodes
+from apprentice.tasks.episodes.record import read_episodes
+from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.judgement.model_names import label
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.lineage.node import node_of

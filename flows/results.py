@@ -13,7 +13,7 @@ from apprentice.flows.recipe.location import given_path
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import RECORD, Parent, parent
 from apprentice.tasks.artifacts.types import Artifact, Checkpoint
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.lineage.locate import locate
 from apprentice.tasks.lineage.node import node_of

@@ -14,7 +14,7 @@ from apprentice.flows.runtime.servers import listening, open_store, serve_on
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Parent
 from apprentice.tasks.artifacts.types import Artifact, Decision, Evaluation, KeptRollouts, Release, Rollouts, Verdict
-from apprentice.tasks.episodes.record import held_out_texts
+from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.lineage.locate import locate
 from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.reporting.errors import Stop

@@ -31,7 +31,8 @@ from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, prompt
-from apprentice.tasks.episodes.record import Journal, Record, check_initial_settings, journal
+from apprentice.tasks.episodes.journal import Journal, check_initial_settings, journal
+from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import BudgetReached, EndpointStop, Stop

@@ -28,12 +28,14 @@ from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import Episode, problems, prompt, turn_of
 from apprentice.tasks.episodes.notations import arguments_in, check_loss, check_texts, without_thoughts
-from apprentice.tasks.episodes.record import Message, Record, ends_in_text, held_out_texts, read_questions
+from apprentice.tasks.episodes.record import Message, Record, ends_in_text
 from apprentice.tasks.episodes.texts import KnownTexts, read_json, same_text, stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.formats.conversations import Conversation, ForeignTurn, NotAConversation, conversation_of
 from apprentice.tasks.formats.padding import check_characters, without_padding
 from apprentice.tasks.formats.served_log import conversations
+from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.question_texts import ask
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop, as_stop

@@ -25,7 +25,9 @@ from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Journal, journal, read_episodes, used_questions
+from apprentice.tasks.episodes.journal import Journal, journal
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.files.question_lists import used_questions
 from apprentice.tasks.models.memory import explained_oom
 from apprentice.tasks.players.local_model import LocalModel
 from apprentice.tasks.players.play import Endpoint, Keep, Play, play_alone, play_batched, plays_of

@@ -18,8 +18,9 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import held_out_texts, turns_of
+from apprentice.tasks.episodes.record import turns_of
 from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop

@@ -19,7 +19,8 @@ from apprentice.tasks.analysis.comparison import compare, in_both
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Decision, Evaluation, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, same_text
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.judgement.contamination import seen_by
 from apprentice.tasks.judgement.contents import (
     Contamination,

@@ -24,9 +24,9 @@ from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.example import drafts_of
-from apprentice.tasks.episodes.record import TrainedQuestions, used_questions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.episodes.thinking import thinking_of
+from apprentice.tasks.files.question_lists import TrainedQuestions, used_questions
 from apprentice.tasks.models.checkpoints import adapter_arguments, ending_at, model_to_train
 from apprentice.tasks.models.configuration import context_length, question_too_long
 from apprentice.tasks.models.memory import Machine, check_training, explained_oom, this_machine

@@ -25,17 +25,12 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
 )
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import (
-    DATASET,
-    EvaluatedEpisode,
-    Record,
-    held_out_texts,
-    read_episodes,
-    read_rows,
-    same_text,
-    used_questions,
-)
+from apprentice.tasks.episodes.record import DATASET, EvaluatedEpisode, Record, read_episodes
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.json_lines import read_rows
+from apprentice.tasks.files.question_lists import used_questions
 from apprentice.tasks.filter import as_samples
+from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.judgement.samples import text_of_turns
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.questions import publish_exam

@@ -20,7 +20,8 @@ from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import last_text, problems, prompt
-from apprentice.tasks.episodes.record import Journal, Message, Record
+from apprentice.tasks.episodes.journal import Journal
+from apprentice.tasks.episodes.record import Message, Record
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes, TeacherAttempt
 from apprentice.tasks.reporting import announce

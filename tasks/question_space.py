@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from apprentice.tasks.episodes.record import same_text
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import TRAINED_ON, SeedWindows
 

@@ -11,7 +11,7 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import as_stop
 

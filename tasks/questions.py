@@ -13,7 +13,10 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import held_out_texts, read_rows, same_text, used_questions, write_questions
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.json_lines import read_rows
+from apprentice.tasks.files.question_lists import used_questions, write_questions
+from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.question_space import LEAST_FRESH, check_space, lasts, least_fresh
 from apprentice.tasks.question_texts import ask
 from apprentice.tasks.reporting import announce

@@ -18,8 +18,10 @@ from apprentice.tasks.artifacts.types import COUNTED, RelabelledRollouts, Rollou
 from apprentice.tasks.collect import check_address
 from apprentice.tasks.dataset import REPORT
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import Journal, Record, journal, read_rows, turns_of
+from apprentice.tasks.episodes.journal import Journal, journal
+from apprentice.tasks.episodes.record import Record, turns_of
 from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.open_questions import Asker, OpenQuestion, does_the_same
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.settings.endpoint import TeacherSpec

@@ -21,8 +21,9 @@ from apprentice.tasks.artifacts.types import (
 from apprentice.tasks.engine.processes import on_processes
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
 from apprentice.tasks.episodes.example import example_episode
-from apprentice.tasks.episodes.record import read_rows, same_text
 from apprentice.tasks.episodes.rendering import labelled, row_of, training_row
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.models.checkpoints import adapter_arguments, model_to_train
 from apprentice.tasks.models.memory import check_training, explained_oom, this_machine
 from apprentice.tasks.models.student_model import built_model

@@ -13,7 +13,7 @@ from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import BaseStudent, ModelName, Questions
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import read_questions
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.models.checkpoints import save
 from apprentice.tasks.models.student_model import built_model, from_model
 from apprentice.tasks.models.tokenizer import load_tokenizer, tokenizer_of

@@ -17,7 +17,8 @@ from apprentice.tasks.analysis.reward_hacking import reward_hacking, teacher_of
 from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Rollouts, Verdict
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_learned
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
+from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.judgement.contamination import contamination
 from apprentice.tasks.judgement.contents import (
     Comparison,

@@ -112,7 +112,8 @@ def _check_waiting(file: Path, unverified: str) -> None:
 def _write_waiting(stages: Any, file: Path, recipe: Path) -> bool:
     """Write the rows that wait for a verdict; return whether others are left to import."""
     from apprentice.tasks.dataset import take_rollouts
-    from apprentice.tasks.episodes.record import Record, read_rows
+    from apprentice.tasks.episodes.record import Record
+    from apprentice.tasks.files.json_lines import read_rows
     from apprentice.tasks.formats.waiting_rows import write_waiting
     from apprentice.tasks.reporting import announce
 
@@ -140,7 +141,7 @@ def _show_production(spec: Any, questions: Path) -> None:
         questions: The folder of the recipe's questions.
     """
     from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
-    from apprentice.tasks.episodes.record import read_rows
+    from apprentice.tasks.files.json_lines import read_rows
     from apprentice.tasks.formats.served_log import conversations, is_header
     from apprentice.tasks.reporting.announce import table
     from apprentice.tasks.serving.production import production_rows, questions_in

@@ -12,7 +12,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, arguments_of, read_rows
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, arguments_of
+from apprentice.tasks.files.json_lines import read_rows
 
 ALWAYS = 0.95
 """The share of the teacher's calls from which a habit counts as one."""

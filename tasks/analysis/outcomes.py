@@ -12,7 +12,8 @@ from typing import Any
 from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.thought_faults import MARK, Check
 from apprentice.tasks.episodes.episode import last_text, problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, same_text
+from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.texts import same_text
 
 THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
 """What no text may hold, a last one neither."""

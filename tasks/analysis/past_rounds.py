@@ -18,7 +18,8 @@ from apprentice.tasks.artifacts.types import (
     RelabelledRollouts,
     Release,
 )
-from apprentice.tasks.episodes.record import DATASET, read_episodes, read_rows
+from apprentice.tasks.episodes.record import DATASET, read_episodes
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.judgement.champions import REJECTED, Champions
 from apprentice.tasks.judgement.contents import read_decision
 from apprentice.tasks.lineage.node import Node, node_of

@@ -18,8 +18,8 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING
-from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of, same_text
-from apprentice.tasks.episodes.texts import stands_in
+from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
+from apprentice.tasks.episodes.texts import same_text, stands_in
 from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.reporting.safe_text import code
 from apprentice.tasks.statistics.differences import holm, paired_difference

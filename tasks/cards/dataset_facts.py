@@ -16,7 +16,8 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
 )
 from apprentice.tasks.cards.facts import Facts, lines_of
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.settings.spec import CollectSpec
 

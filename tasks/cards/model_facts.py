@@ -23,7 +23,8 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.cards.facts import Facts, called, shown
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import read_learned, read_rows
+from apprentice.tasks.files.json_lines import read_rows
+from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.judgement.contents import DECISION
 from apprentice.tasks.judgement.run_models import evaluations_of
 from apprentice.tasks.lineage.node import Node

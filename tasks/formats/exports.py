@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from apprentice.tasks.episodes.record import Record, as_line, ends_in_text
+from apprentice.tasks.episodes.record import Record, ends_in_text
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.files.json_lines import as_line
 from apprentice.tasks.formats.conversations import EXACT, ROLLOUT, AtifStep, ForeignTurn
 from apprentice.tasks.formats.trl_rows import row_writer
 

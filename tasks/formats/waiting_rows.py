@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.episodes.notations import NotAConversation
-from apprentice.tasks.episodes.record import Message, Record, arguments_of, as_line
+from apprentice.tasks.episodes.record import Message, Record, arguments_of
+from apprentice.tasks.files.json_lines import as_line
 from apprentice.tasks.reporting.errors import Stop
 
 RIGHT = "right"

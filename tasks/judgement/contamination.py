@@ -1,6 +1,7 @@
 """Checks whether a model was trained on the questions it is evaluated on, by seed and by text.
 
-In: evaluated episodes, a checkpoint, the collected rollouts. Out: what they share, as verdict.json has it.
+In: evaluated episodes, a checkpoint, the collected rollouts. Out: what they share, as verdict.json has it;
+before that, the questions that training may not have.
 """
 
 import json
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.artifacts.types import models_of_a_run
-from apprentice.tasks.episodes.record import LEARNED, EvaluatedEpisode, read_learned, same_text
+from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.question_lists import LEARNED, read_learned, used_questions
+from apprentice.tasks.settings.spec import Purpose
 
 
 def seen_by(checkpoint: Path, records: list[EvaluatedEpisode]) -> set[str]:
@@ -68,3 +72,13 @@ def contamination(
         "clean": bool(repeated) or (len(shared) <= limit * len(evaluation_texts) and not shared_seeds),
         "repeated": repeated,
     }
+
+
+def held_out_texts(folder: Path) -> set[str]:
+    """The normalized questions of the evaluation that training may not have: none where there are so few questions that
+    both ask the same ones."""
+    evaluated, trained = (
+        {same_text(row["question"]) for row in used_questions(folder, purpose)}
+        for purpose in (Purpose.EVALUATE, Purpose.TRAIN)
+    )
+    return evaluated - trained

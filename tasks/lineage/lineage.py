@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.types import (
     Rollouts,
     models_of_a_run,
 )
-from apprentice.tasks.episodes.record import LEARNED
+from apprentice.tasks.files.question_lists import LEARNED
 from apprentice.tasks.lineage.locate import lines_of, locate
 from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.reporting.errors import Stop

@@ -28,8 +28,8 @@ from apprentice.tasks.artifacts.foreign import (
 )
 from apprentice.tasks.artifacts.hub_client import ask
 from apprentice.tasks.artifacts.store_files import digest_of, known_sha256_of
-from apprentice.tasks.episodes.record import LEARNED
 from apprentice.tasks.episodes.thinking import thinking_in
+from apprentice.tasks.files.question_lists import LEARNED
 from apprentice.tasks.models.configuration import auto_class, forget_the_network
 from apprentice.tasks.models.tokenizer import prepared, trl_template
 from apprentice.tasks.reporting import announce

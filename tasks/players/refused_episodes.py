@@ -17,7 +17,8 @@ from apprentice.envs.tools import tools_text, without_return
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.artifacts.types import COUNTED
 from apprentice.tasks.endpoints.teacher import Spent, Teacher
-from apprentice.tasks.episodes.record import Journal, Message, Record
+from apprentice.tasks.episodes.journal import Journal
+from apprentice.tasks.episodes.record import Message, Record
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 
 

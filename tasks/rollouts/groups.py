@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from apprentice.envs.reward import is_right
 from apprentice.envs.tools import tools_text
-from apprentice.tasks.episodes.record import JsonLines, as_line, read_rows
+from apprentice.tasks.files.json_lines import JsonLines, as_line, read_rows
 
 if TYPE_CHECKING:
     from apprentice.tasks.rollouts.live_rollouts import LiveRollouts

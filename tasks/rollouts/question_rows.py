@@ -9,7 +9,8 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import read_learned, same_text
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.reporting.errors import Stop
 
 METRIC = "eval_reward"

@@ -11,7 +11,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
-from apprentice.tasks.episodes.record import TrainedQuestions
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GroupLog
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts

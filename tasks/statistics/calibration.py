@@ -11,7 +11,8 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.reward import is_right
-from apprentice.tasks.episodes.record import arguments_of, ends_in_text, same_text
+from apprentice.tasks.episodes.record import arguments_of, ends_in_text
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.statistics.intervals import clustered_interval
 from apprentice.tasks.statistics.slices import OTHERS, grouped
 

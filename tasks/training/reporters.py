@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 from apprentice.tasks.artifacts.hub_client import ask, is_away
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.engine.trackio_folder import FOLDER, say_ignored, share_curves
-from apprentice.tasks.episodes.record import JsonLines, Message, as_line, as_text, read_rows, turns_of
+from apprentice.tasks.episodes.record import Message, as_text, turns_of
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.files.json_lines import JsonLines, as_line, read_rows
 from apprentice.tasks.models.trl_internals import call_back
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.broken_packages import broken_package, imported

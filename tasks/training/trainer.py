@@ -15,8 +15,8 @@ from typing import Any
 from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.analysis.curve_signals import ADVICE
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import write_learned
 from apprentice.tasks.episodes.rendering import chat_format
+from apprentice.tasks.files.question_lists import write_learned
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.checkpoints import ending_at, merged, save
 from apprentice.tasks.models.memory import to_master_weights

@@ -20,7 +20,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.analysis.past_rounds import past_rounds
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.files.json_lines import read_rows
 from tests.bench.laptop import APPRENTICE, ROOT
 
 TOY = ["sft.epochs=10", "sft.learning_rate=1.0e-2", "gate.metric=mean_score"]

@@ -15,7 +15,7 @@ from apprentice.envs.wire.session import Session
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.example import drafts_of
-from apprentice.tasks.episodes.record import TrainedQuestions
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.rollouts.generation import with_engine
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import row_of

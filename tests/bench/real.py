@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.serving.process import local_server
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.tasks.episodes.record import read_rows, used_questions
+from apprentice.tasks.files.json_lines import read_rows
+from apprentice.tasks.files.question_lists import used_questions
 from apprentice.tasks.training.trainer import read_log
 
 ROOT = Path(__file__).parent.parent.parent

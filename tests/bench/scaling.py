@@ -26,7 +26,7 @@ from apprentice.tasks.artifacts.types import COUNTED, BaseStudent, KeptRollouts,
 from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_questions
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.lengths import lengths
 from apprentice.tasks.questions import questions

@@ -85,8 +85,8 @@ def trained(recipe: Any) -> Path:
 def prompts_of(sampler: Sampler, recipe: Any, home: Path) -> list[list[int]]:
     """Those of GRPO's first questions."""
     from apprentice.tasks.episodes.episode import prompt
-    from apprentice.tasks.episodes.record import used_questions
     from apprentice.tasks.episodes.rendering import prompt_ids
+    from apprentice.tasks.files.question_lists import used_questions
 
     environment = recipe.environment.make()
     rows = used_questions(made_by(home, "questions"), "grpo")

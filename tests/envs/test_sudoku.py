@@ -16,7 +16,7 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, Session
 from apprentice.tasks.episodes.episode import Episode
-from apprentice.tasks.episodes.record import same_text
+from apprentice.tasks.episodes.texts import same_text
 
 NORMAL = EnvironmentSpec(name="sudoku", settings={"clues": 55, "mistakes": 2})
 MARKED = EnvironmentSpec(name="sudoku", settings={"clues": 77, "marks": True, "mistakes": 0})

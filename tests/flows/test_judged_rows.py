@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import KeptRollouts, RelabelledRollouts, Release, Rollouts
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.reporting.errors import Stop
 from tests.endpoint import KEY, Endpoint, call
 from tests.flows.commands import TOY

@@ -25,8 +25,10 @@ from apprentice.tasks.artifacts.types import Artifact, BaseStudent, Checkpoint, 
 from apprentice.tasks.cards.card import write_card
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import read_episodes, read_learned, read_questions, same_text
+from apprentice.tasks.episodes.record import read_episodes
 from apprentice.tasks.episodes.rendering import row_ids, training_row
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.question_lists import read_learned, read_questions
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lineage.lineage import lineage_of
 from apprentice.tasks.models.checkpoints import load_model, save

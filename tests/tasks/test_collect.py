@@ -21,7 +21,8 @@ from apprentice.tasks.endpoints.dialect import read_key
 from apprentice.tasks.endpoints.teacher import Spent, Teacher
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import Record, check_initial_settings, journal
+from apprentice.tasks.episodes.journal import check_initial_settings, journal
+from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.reporting.errors import BudgetReached, Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec

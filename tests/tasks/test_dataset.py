@@ -23,7 +23,8 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.dataset import KnownQuestions, Verifier, show_report, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import Message, Record, as_line, read_rows
+from apprentice.tasks.episodes.record import Message, Record
+from apprentice.tasks.files.json_lines import as_line, read_rows
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import CollectSpec, DatasetSpec
 from tests.hub_server import LocalHub

@@ -16,7 +16,7 @@ from apprentice.tasks.dpo_settings import DpoSpec
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt, turn_of
-from apprentice.tasks.episodes.record import read_learned
+from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.groups import GROUPS, GroupLog, read_groups

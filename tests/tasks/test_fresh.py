@@ -8,7 +8,8 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.sections import RoundSpec
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_questions, same_text
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.questions import fresh_questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import SeedWindows, Shares, Window

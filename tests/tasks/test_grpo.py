@@ -14,7 +14,7 @@ from apprentice.envs.wire.server import EnvironmentServer, SessionLost
 from apprentice.envs.wire.session import Session
 from apprentice.tasks import grpo as stage
 from apprentice.tasks.episodes.episode import Episode
-from apprentice.tasks.episodes.record import TrainedQuestions
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import row_of

@@ -14,7 +14,8 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.dataset import take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import Record, as_line, read_rows
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.files.json_lines import as_line, read_rows
 from apprentice.tasks.formats.exports import export
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import replay

@@ -11,8 +11,9 @@ from apprentice.envs.reasoning_gym import datasets
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import read_questions, same_text
 from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.questions import probe_questions, rung_questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Window

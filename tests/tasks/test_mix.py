@@ -9,7 +9,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
 from apprentice.tasks.artifacts.types import COUNTED, KeptRollouts, Rollouts
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Record, read_rows
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.mix import for_the_teacher, mix_rollouts
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import MixSpec

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks import questions as asking
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_questions
+from apprentice.tasks.files.question_lists import read_questions
 from apprentice.tasks.questions import questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import SeedWindows, Window

@@ -14,7 +14,8 @@ from apprentice.tasks.artifacts.types import COUNTED, RelabelledRollouts, Rollou
 from apprentice.tasks.dataset import REPORT, take_rollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import Record, read_rows
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.open_questions import does_the_same
 from apprentice.tasks.relabel import DIFFER, SEVERAL, relabel

@@ -8,7 +8,8 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import COUNTED, Rollouts
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import Record, read_rows
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.scale import scale_rollouts
 from tests.tasks.evaluations import published
 

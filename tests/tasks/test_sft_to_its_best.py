@@ -13,7 +13,7 @@ from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.artifacts.types import KeptRollouts
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_learned
+from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.sft import sft, train_eval_split

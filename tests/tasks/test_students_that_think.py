@@ -28,10 +28,11 @@ from apprentice.tasks.collect import collect_shard
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes, read_rows
+from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.episodes.rendering import IGNORED, prompt_ids
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, thinking_of
 from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.filter import filter_thoughts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths

@@ -11,7 +11,8 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.echo.text import text_of
 from apprentice.envs.player import Player
 from apprentice.tasks.dataset import KnownQuestions, Verifier
-from apprentice.tasks.episodes.record import Record, read_rows
+from apprentice.tasks.episodes.record import Record
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.formats.waiting_rows import answer_of, waiting_row, write_waiting
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rescore import replay

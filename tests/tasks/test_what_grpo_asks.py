@@ -10,7 +10,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
-from apprentice.tasks.episodes.record import read_learned, read_questions, same_text
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.files.question_lists import read_learned, read_questions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import CurriculumSpec

@@ -11,8 +11,9 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.episodes.episode import prompt
-from apprentice.tasks.episodes.record import read_learned, read_questions, read_rows
 from apprentice.tasks.episodes.rendering import prompt_ids
+from apprentice.tasks.files.json_lines import read_rows
+from apprentice.tasks.files.question_lists import read_learned, read_questions
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop

@@ -11,7 +11,7 @@ from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_learned, read_questions
+from apprentice.tasks.files.question_lists import read_learned, read_questions
 from apprentice.tasks.grpo import _rows, grpo
 from apprentice.tasks.rollouts import sampling
 from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES

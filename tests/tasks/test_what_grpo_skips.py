@@ -9,7 +9,7 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine.run import RunContext, StandingServers
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_learned
+from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import GrpoSpec

@@ -29,7 +29,7 @@ from apprentice.tasks.artifacts.types import (
 )
 from apprentice.tasks.cards.dataset_facts import trained_on
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import read_rows
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement.contents import VerdictContents
 from apprentice.tasks.lineage.node import Node, node_of

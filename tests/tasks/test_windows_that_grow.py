@@ -14,8 +14,8 @@ from apprentice.tasks.artifacts.alike import first_alike
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.collect import collect
 from apprentice.tasks.engine.run import RunContext, StandingServers
-from apprentice.tasks.episodes.record import read_rows
 from apprentice.tasks.evaluate import evaluate
+from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.filter import filter_rollouts
 from apprentice.tasks.questions import exam, questions
 from apprentice.tasks.reporting import announce

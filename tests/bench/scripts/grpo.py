@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer in the environment."""
 
-from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward

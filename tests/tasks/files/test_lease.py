@@ -20,7 +20,7 @@ from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext, stage
-from apprentice.tasks.episodes.record import Journal
+from apprentice.tasks.episodes.journal import Journal
 from apprentice.tasks.files import lease
 from apprentice.tasks.files.lease import Lease, held
 from apprentice.tasks.reporting.errors import MadeElsewhere, Stop

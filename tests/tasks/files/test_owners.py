@@ -11,7 +11,7 @@ import pytest
 
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
-from apprentice.tasks.episodes.record import journal
+from apprentice.tasks.episodes.journal import journal
 from apprentice.tasks.files.owners import denied, modes_by_umask
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.training.complete_checkpoints import LIST, write_list

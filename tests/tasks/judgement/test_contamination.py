@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 import pytest
 
-from apprentice.tasks.episodes.record import read_learned, write_learned
+from apprentice.tasks.files.question_lists import read_learned, write_learned
 from apprentice.tasks.judgement.contamination import contamination, count_seen
 from tests.tasks.evaluations import episodes, learned
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.episodes.record import Journal, Record
+from apprentice.tasks.episodes.journal import Journal
+from apprentice.tasks.episodes.record import Record
 from apprentice.tasks.players.refused_episodes import RefusedEpisodes
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherUnavailable
 

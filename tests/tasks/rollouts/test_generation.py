@@ -9,8 +9,8 @@ from datasets import Dataset
 from pydantic import ValidationError
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.models.memory import Machine
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.generation import check_generation, generation_arguments, with_engine

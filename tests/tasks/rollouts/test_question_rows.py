@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from apprentice.envs.wire.server import SessionLost
 from apprentice.tasks.artifacts.store_files import digest
 from apprentice.tasks.engine.run import RunContext
-from apprentice.tasks.episodes.record import LEARNED
+from apprentice.tasks.files.question_lists import LEARNED
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.question_rows import split
 from apprentice.tasks.settings.grpo_settings import HeldOut

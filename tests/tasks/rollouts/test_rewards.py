@@ -13,7 +13,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.curve_signals import value_of
-from apprentice.tasks.episodes.record import TrainedQuestions
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.rewards import OWN_REWARD, UNFINISHED, EnvironmentReward, _StepSummary

@@ -11,8 +11,8 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.reasoning_gym.env import Environment
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Session
-from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from apprentice.envs.pool import EnvironmentPool
-from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import row_of

@@ -9,8 +9,8 @@ import pytest
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.episodes.record import TrainedQuestions
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.grpo import held_out_arguments
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.rollouts.question_rows import held_out_rows, row_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.episodes.record import Journal
+from apprentice.tasks.episodes.journal import Journal
 
 A, B, C, B2 = (
     json.dumps({"seed": seed, "said": said}).encode() + b"\n" for seed, said in [*enumerate("abc"), (1, "d")]
