@@ -1,8 +1,7 @@
 """The settings of the teacher: a model behind an endpoint, or the environment's script.
 
-In: a recipe's section `teacher`. Out: validated settings; docs/recipes.md shows each field's docstring.
-
-The display name of a teacher: a model and its endpoint, or a scripted policy.
+In: a recipe's section `teacher`, or the settings in a record. Out: validated settings, and the teacher's display name.
+docs/recipes.md shows each field's docstring.
 """
 
 import ipaddress
