@@ -10,12 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from apprentice.tasks.artifacts.provenance import (
-    CARD,
-    RECORD,
-    BadRecord,
-    read_record,
-)
+from apprentice.tasks.artifacts.provenance import CARD, RECORD, BadRecord, read_record
 from apprentice.tasks.files.lease import held
 from apprentice.tasks.files.owners import denied
 from apprentice.tasks.reporting.errors import Stop

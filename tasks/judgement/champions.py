@@ -14,9 +14,7 @@ from typing import Literal, NamedTuple
 
 from apprentice.tasks.artifacts.hub_client import is_away
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import (
-    Release,
-)
+from apprentice.tasks.artifacts.types import Release
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 

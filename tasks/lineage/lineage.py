@@ -14,12 +14,7 @@ from typing import Any
 
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import Parent
-from apprentice.tasks.artifacts.types import (
-    Checkpoint,
-    KeptRollouts,
-    Rollouts,
-    models_of_a_run,
-)
+from apprentice.tasks.artifacts.types import Checkpoint, KeptRollouts, Rollouts, models_of_a_run
 from apprentice.tasks.files.question_lists import LEARNED
 from apprentice.tasks.lineage.locate import lines_of, locate
 from apprentice.tasks.lineage.node import Node, node_of

@@ -6,9 +6,7 @@ import pytest
 
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.local import LocalStore
-from apprentice.tasks.artifacts.types import (
-    Questions,
-)
+from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.lineage.lineage import lineage_of
 from apprentice.tasks.reporting.errors import Stop
 from tests.hub_server import LocalHub
