@@ -32,9 +32,10 @@ from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.gate import gate
 from apprentice.tasks.judgement.contents import VerdictContents
+from apprentice.tasks.judgement.rules import GateSpec
 from apprentice.tasks.lineage.node import Node, node_of
 from apprentice.tasks.mix import mix_rollouts
-from apprentice.tasks.settings.spec import DatasetSpec, GateSpec, MixSpec
+from apprentice.tasks.settings.spec import DatasetSpec, MixSpec
 from apprentice.tasks.verdict import verdict
 from tests.flows.commands import TOY
 from tests.tasks.evaluations import episodes, evaluation, published
