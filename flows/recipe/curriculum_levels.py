@@ -1,6 +1,6 @@
-"""The levels of Reasoning Gym's own curricula, as difficulty levels of GRPO.
+"""The levels of Reasoning Gym's own curricula, as difficulty levels of a training.
 
-In: a curriculum's settings, the datasets that are played. Out: the settings of each level, by label.
+In: which levels of which datasets, the datasets that are played. Out: the settings of each level, by label.
 """
 
 import difflib
@@ -12,7 +12,6 @@ from typing import Any
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.reasoning_gym import datasets
-from apprentice.tasks.settings.grpo_settings import CurriculumSpec
 
 LEAST = 2
 """Levels below which a dataset has nothing to choose from."""
@@ -26,15 +25,15 @@ def datasets_with_levels() -> list[str]:
     return sorted(CURRICULA)
 
 
-def levels_of(spec: CurriculumSpec, played: list[EnvironmentSpec]) -> dict[str, dict[str, Any]]:
-    """The settings of the levels that a curriculum names, by label. `own` are those of the datasets that are `played`,
-    of composite ones their parts'. Raises ValueError as `levels_by_label` does."""
-    if spec.levels == "all":
-        return all_levels(spec.most_levels)
-    if spec.levels != "own":
-        return levels_by_label(spec.levels, spec.most_levels)
+def levels_of(names: str | tuple[str, ...], most: int, played: list[EnvironmentSpec]) -> dict[str, dict[str, Any]]:
+    """The settings of the first `most` levels of each dataset, by label: of `all`, of those that are named, or of its
+    `own`, which are those that are `played`, of composite ones their parts. Raises ValueError as `levels_by_label`."""
+    if names == "all":
+        return all_levels(most)
+    if names != "own":
+        return levels_by_label(names, most)
     parts = [own.settings.get("dataset_specs") or [{"name": own.settings["dataset"]}] for own in played]
-    return levels_by_label(dict.fromkeys(each["name"] for some in parts for each in some), spec.most_levels)
+    return levels_by_label(dict.fromkeys(each["name"] for some in parts for each in some), most)
 
 
 def levels_by_label(names: Iterable[str], most: int) -> dict[str, dict[str, Any]]:

@@ -182,7 +182,8 @@ class Recipe(BaseModel):
             digits = len(str(len(levels)))
             name, settings_by_label = own["name"], {f"rung-{n:0{digits}}": each for n, each in enumerate(levels, 1)}
             if curriculum.levels:
-                name, settings_by_label = "reasoning_gym", levels_of(curriculum, self._played())
+                levels_of_each = levels_of(curriculum.levels, curriculum.most_levels, self._played())
+                name, settings_by_label = "reasoning_gym", levels_of_each
             parts = {label: {"name": name, "settings": settings} for label, settings in settings_by_label.items()}
             task = self.environment
             return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=task.revision, say=task.say)]
@@ -369,7 +370,7 @@ class Recipe(BaseModel):
             if levels:
                 raise ValueError("grpo.curriculum.levels and grpo.auto_difficulty both set levels; remove one")
             try:
-                levels_of(self.grpo.curriculum, self._played())
+                levels_of(self.grpo.curriculum.levels, self.grpo.curriculum.most_levels, self._played())
             except ValueError as error:
                 raise ValueError(f"grpo.curriculum: {error}") from None
         for index, settings in enumerate(levels):
