@@ -21,7 +21,7 @@ from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.runtime import prefect_server, servers, work_pool
 from apprentice.tasks import dataset
 from apprentice.tasks.artifacts.hub import HubStore
-from apprentice.tasks.reporting import announce
+from apprentice.tasks.reporting import announce, permanent_server
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import Window
 from tests.flows.commands import TOY
@@ -53,7 +53,7 @@ def start_calls(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("begin_prefect_server", "start_prefect_server"):
         monkeypatch.setattr(prefect_server, name, lambda name=name: starts.append(name))
     monkeypatch.setattr(announce, "console", Console(width=200))
-    monkeypatch.setattr(announce, "shared", lambda: False)
+    monkeypatch.setattr(permanent_server, "shared", lambda: False)
     monkeypatch.setattr(announce, "be_verbose", lambda: starts.append("verbose"))
     return starts
 
@@ -106,11 +106,11 @@ def test_a_run_with_nothing_to_do_begins_no_server_and_says_how_many_stages_are_
 def test_a_server_that_others_look_at_is_told_of_a_run_with_nothing_to_do_too(
     report: Path, stand: Stand, start_calls: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(announce, "shared", lambda: True)
+    monkeypatch.setattr(permanent_server, "shared", lambda: True)
     ran, looked = stand(retrain, "retrain", report), stand(retrain, "nothing_to_do")
     assert typed("run", TOY).exit_code == 0
     assert (len(ran), looked) == (1, [])
-    monkeypatch.setattr(announce, "shared", lambda: False)
+    monkeypatch.setattr(permanent_server, "shared", lambda: False)
     assert typed("run", TOY, "--set", "store.hub.namespace=me").exit_code == 0
     assert (len(ran), looked) == (2, [])
 
