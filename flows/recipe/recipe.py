@@ -182,8 +182,8 @@ class Recipe(BaseModel):
             digits = len(str(len(levels)))
             name, settings_by_label = own["name"], {f"rung-{n:0{digits}}": each for n, each in enumerate(levels, 1)}
             if curriculum.levels:
-                levels_of_each = levels_of(curriculum.levels, curriculum.most_levels, self._played())
-                name, settings_by_label = "reasoning_gym", levels_of_each
+                name = "reasoning_gym"
+                settings_by_label = levels_of(curriculum.levels, curriculum.most_levels, self._played())
             parts = {label: {"name": name, "settings": settings} for label, settings in settings_by_label.items()}
             task = self.environment
             return [EnvironmentSpec(name="multi", settings={"parts": parts}, revision=task.revision, say=task.say)]
