@@ -1,11 +1,9 @@
 """Builds what the repository describes, from what is committed."""
 
-import io
 import os
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 from tests.docker.daemon import docker
@@ -17,9 +15,10 @@ ROOT = Path(__file__).parents[2]
 def checked_out(folder: Path) -> Path:
     """What HEAD has, in a folder that can be imported as `apprentice`."""
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder / "apprentice", filter="data")
-    return folder / "apprentice"
+    checkout = folder / "apprentice"
+    checkout.mkdir()
+    subprocess.run(["tar", "--extract", "--directory", checkout], input=archive, check=True)
+    return checkout
 
 
 def environment_folder(checkout: Path, name: str, out: Path) -> Path:
