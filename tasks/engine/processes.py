@@ -40,6 +40,8 @@ OF_A_LAUNCHER = (
 BEGINNINGS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_LM_", "TORCHELASTIC_", "OMPI_COMM_WORLD_")
 BEGINNINGS += ("PMI_", "MV2_COMM_WORLD_")
 """What the names of others begin with."""
+TO_END = 20.0
+"""Seconds that the processes have to end by themselves, before they are killed."""
 
 
 def forget_launcher() -> None:
@@ -219,7 +221,7 @@ def _run(config: Path, spec: TrainerSpec, folder: Path) -> None:
         here.close()
         process.terminate()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=TO_END)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -313,11 +313,15 @@ def _is_temporary(error: Any) -> bool:
 @cache
 def code_version() -> str:
     """The commit of this code, "with changes" where files of it differ from that; its version where it is a package."""
-    folder = Path(__file__).resolve().parents[2]
     try:
         package: Distribution | None = distribution("openenv-apprentice")
     except PackageNotFoundError:
         package = None
+    return version_of(Path(__file__).resolve().parents[2], package)
+
+
+def version_of(folder: Path, package: Distribution | None) -> str:
+    """The version of code in a folder, which may be a checkout, and was perhaps installed as a package."""
     software = "apprentice" if package is None else f"apprentice {package.version}"
     if (folder / ".git").exists():
         commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain")

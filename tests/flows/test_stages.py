@@ -1,17 +1,25 @@
 """A GPU stage as a flow run of its own: which stage it makes, what it counts, and how it ends."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.states import Completed, Failed
+from prefect.client.orchestration import get_client
+from prefect.states import Completed, State
 
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import SessionLost
 from apprentice.flows import stages
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.flows.recipe.recipe import Recipe
+from apprentice.flows.runtime.servers import open_store
+from apprentice.tasks.artifacts.types import Questions
+from apprentice.tasks.engine.stage import StageContext, stage
 from tests.flows.commands import TOY
+
+URL = "http://127.0.0.1:9"
+COUNTS = {"collect": 1, "grpo": 0, "evaluate": 0, "dropped_from_grpo": 0}
 
 
 @pytest.mark.parametrize("name", list(stages.STAGES))
@@ -25,59 +33,80 @@ def test_each_flow_makes_its_own_stage_with_all_that_it_is_given(name: str, monk
     assert (recipe, stage.name, rest) == ("recipe", name, given)
 
 
+def ended(body: Callable[[StageContext], None], recipe: Recipe, retries: int = 0) -> tuple[State, dict[str, Any]]:
+    """Run a stage that makes nothing but what its body does as a flow of Prefect's server: its state, its labels."""
+
+    @stage(produces=Questions, version=1, title="Toy")
+    def toy(context: StageContext, seed: int) -> dict[str, Any]:
+        body(context)
+        (context.out / "data.jsonl").write_text("{}\n")
+        return COUNTS
+
+    flow = stages._as_flow(toy).with_options(retries=retries)
+    state = flow(recipe, 3, return_state=True)
+    with get_client(sync_client=True) as client:
+        assert state.state_details.flow_run_id is not None
+        return state, client.read_flow_run(state.state_details.flow_run_id).labels
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return load_recipe(TOY, [f"store.path={tmp_path / 'store'}", f"server.url={URL}", "server.grace=40"])
+
+
+@pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
-    ("raised", "state"),
+    ("raised", "name", "message"),
     [
-        (None, Completed(message="toy/sft@r, key k")),
-        (SessionLost("no answer"), Failed(name="EnvironmentAway", message="no answer")),
-        (ZeroDivisionError("a bug"), None),
+        (None, "Completed", "local/toy-questions@"),
+        (SessionLost("no answer"), "EnvironmentAway", "no answer"),
+        (ZeroDivisionError("a bug"), "Failed", "a bug"),
     ],
 )
 def test_a_stage_ends_in_a_state_that_says_why_and_its_counts_are_kept_however_it_ends(
-    raised: Exception | None, state: Any, monkeypatch: pytest.MonkeyPatch
+    raised: Exception | None, name: str, message: str, recipe: Recipe
 ):
-    labelled, held, made = [], [], []
-
-    def stage(run: Any, *given: Any) -> Any:
-        made.append((run, *given))
+    def body(context: StageContext) -> None:
         count("episodes", 2)
         if raised is not None:
             raise raised
-        return SimpleNamespace(repository="toy/sft", revision="r", key="k")
 
-    monkeypatch.setattr(stages, "_add_to_labels", labelled.append)
-    monkeypatch.setattr(stages, "RunServers", lambda recipe, **how: nullcontext(held.append(how) or "servers"))
-    monkeypatch.setattr(stages, "open_store", lambda recipe, **how: held.append(how) or "store")
-    monkeypatch.setattr(stages, "current_location", lambda: "here")
-    monkeypatch.setattr(stages, "RunContext", lambda *given, **how: (given, sorted(how)))
-    recipe = load_recipe(TOY, [])
-    if state is None:
-        with pytest.raises(ZeroDivisionError):
-            stages._made(recipe, stage, "spec", 3)  # type: ignore[arg-type]
-    else:
-        ended = stages._made(recipe, stage, "spec", 3)  # type: ignore[arg-type]
-        assert (ended.type, ended.name, ended.message) == (state.type, state.name, state.message)
-    assert labelled == [{"episodes": 2}]
-    assert held == [{"holds_device": True}] * 2
-    ((run, *given),) = made
-    assert (run[0], given) == (("store", "servers", "here"), ["spec", 3])
-    assert "holds_device" in run[1]
+    state, labels = ended(body, recipe)
+    assert state.name == name
+    assert message in str(state.message)
+    assert labels["apprentice.episodes"] == 2
+    made = list((recipe.store.path / "datasets").glob("local/toy-questions/snapshots/*/data.jsonl"))
+    assert len(made) == (raised is None)
 
 
-def test_counts_are_added_to_those_of_earlier_attempts(monkeypatch: pytest.MonkeyPatch):
-    updated: list[Any] = []
-    labels = {"apprentice.episodes": 3, "other": 1}
-    client = SimpleNamespace(
-        read_flow_run=lambda run: SimpleNamespace(labels=labels), update_flow_run_labels=lambda *to: updated.append(to)
-    )
-    context: list[Any] = [None]
-    monkeypatch.setattr(stages, "FlowRunContext", SimpleNamespace(get=lambda: context[0]))
-    monkeypatch.setattr(stages, "get_client", lambda sync_client: nullcontext(client))
-    stages._add_to_labels({"episodes": 2})
-    context[0] = SimpleNamespace(flow_run=None)
-    stages._add_to_labels({"episodes": 2})
-    context[0] = SimpleNamespace(flow_run=SimpleNamespace(id="run"))
-    stages._add_to_labels({})
-    assert not updated
-    stages._add_to_labels({"episodes": 2, "usd": 0.5})
-    assert updated == [("run", {"apprentice.episodes": 5, "apprentice.usd": 0.5})]
+@pytest.mark.usefixtures("prefect_server")
+def test_a_device_waits_for_an_environment_only_as_long_as_leaves_time_to_save(recipe: Recipe):
+    waits: list[Any] = []
+
+    def body(context: StageContext) -> None:
+        server = context.run.servers.environment(recipe.environment.name)
+        waits.append((server.url, server.patience, context.run.holds_device, context.run.store.root))
+
+    ended(body, recipe)
+    assert waits == [(URL, 10, True, open_store(recipe).root)]
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_counts_are_added_to_those_of_earlier_attempts(recipe: Recipe):
+    costs = [0.5, 0.25]
+
+    def body(context: StageContext) -> None:
+        count("episodes", 2)
+        count("usd", costs.pop(0))
+        if costs:
+            raise ZeroDivisionError("the first time only")
+
+    state, labels = ended(body, recipe, retries=1)
+    assert state.is_completed()
+    assert {name: labels[f"apprentice.{name}"] for name in ("episodes", "usd")} == {"episodes": 4, "usd": 0.75}
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_stage_that_counted_nothing_leaves_no_label(recipe: Recipe):
+    _, labels = ended(lambda context: None, recipe)
+    assert not [name for name in labels if name.startswith("apprentice.")]

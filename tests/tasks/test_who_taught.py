@@ -2,8 +2,7 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +27,7 @@ from apprentice.tasks.artifacts.types import (
     Verdict,
 )
 from apprentice.tasks.cards.dataset_facts import trained_on
+from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.gate import gate
@@ -184,36 +184,26 @@ def test_in_a_mixture_each_row_names_who_played_it(
 ROUND = RoundSpec(number=1, asked=[], kept=[])
 
 
-@pytest.mark.parametrize(
-    ("in_round", "teacher", "called", "takes"),
-    [(False, True, "", True), (False, False, "", True), (True, True, "", False), (True, False, "", False)],
-)
+@pytest.mark.parametrize(("teacher", "unverified"), [(True, "drop"), (False, "drop"), (True, "relabel")])
 def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
-    in_round: bool, teacher: bool, called: str, takes: bool, monkeypatch: pytest.MonkeyPatch
+    teacher: bool, unverified: str, work: RunContext, tmp_path: Path
 ):
     """Also where the recipe has a teacher, who is not asked where rows are given."""
     recipe = load_recipe(TOY, ["collect.students=2", *([] if teacher else ["teacher="])])
-    collect = recipe.collect.model_copy(update={"dataset": DatasetSpec(path="rows.jsonl")})
-    recipe = recipe.model_copy(update={"collect": collect, "round": ROUND if in_round else None})
-    stages: list[Any] = []
-    monkeypatch.setattr(lessons, "tried_questions", lambda *_: SimpleNamespace(evaluate=2))
-    monkeypatch.setattr(lessons, "evaluate", SimpleNamespace(titled=lambda _: lambda *_: "tries"))
-    monkeypatch.setattr(
-        lessons, "made_or_rescored", lambda run, make, given, always: stages.append(make.name) or "rows"
-    )
-    monkeypatch.setattr(lessons, "mix_rollouts", lambda run, spec, environment, questions, *given: given)
-    monkeypatch.setattr(lessons, "lengths", lambda *_: "lengths")
-    rollouts, given, _ = lessons.lessons_of(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
-    assert stages == (["take_rollouts"] if takes else [])
-    assert rollouts == ("rows" if takes else None)
-    assert given == (rollouts, "tries", {}, called, recipe.seed)
-    if teacher:
-        monkeypatch.setattr(lessons, "relabel", lambda *_: "judged rows")
-        relabels = recipe.collect.model_copy(update={"unverified": "relabel"})
-        recipe = recipe.model_copy(update={"collect": relabels})
-        rollouts, given, _ = lessons.lessons_of(None, recipe, "questions", "base", False)  # type: ignore[arg-type]
-        assert rollouts == ("judged rows" if takes else None)
-        assert given == (rollouts, "tries", {}, "", recipe.seed), "each row that the teacher replaced names it"
+    given = {"dataset": DatasetSpec(path=str(tmp_path / "rows.jsonl")), "unverified": unverified}
+    recipe = recipe.model_copy(update={"collect": recipe.collect.model_copy(update=given)})
+    assert lessons.taught_by(recipe, made(work.store, Rollouts, "take_rollouts", "{}\n")) == ""
+    later = recipe.model_copy(update={"round": ROUND})
+    asked_for: Any = None  # nothing is read
+    assert lessons.rollouts_of(work, later, asked_for) is None
+    assert lessons.taught_by(later, None) == ""
+
+
+def test_a_teacher_who_played_is_named():
+    recipe = load_recipe(TOY, [])
+    assert recipe.teacher is not None
+    assert lessons.taught_by(recipe, cast(Any, "rollouts")) == recipe.teacher.called != ""
+    assert lessons.taught_by(recipe, None) == "", "nothing was left to ask"
 
 
 def test_what_is_gone_is_not_taken_for_a_dataset(tmp_path: Path):

@@ -2,16 +2,19 @@
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 import pytest
+from prefect.client.orchestration import get_client
 from prefect.context import refresh_global_settings_context
+from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
 from apprentice.envs.wire.server import ServerFailed
 from apprentice.flows.runtime import prefect_server
+from apprentice.flows.runtime.run_guard import LOCAL
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.permanent_server import TEMPORARY
 
@@ -19,14 +22,12 @@ from apprentice.tasks.reporting.permanent_server import TEMPORARY
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No server runs or was begun; what a test starts is stopped."""
-    with ExitStack() as held:
-        monkeypatch.setattr(prefect_server, "_held", held)
-        monkeypatch.setattr(prefect_server, "shared", lambda: False)
-        monkeypatch.setattr(prefect_server, "server_url", lambda: "")
-        monkeypatch.setenv("PREFECT_API_URL", "")  # restored afterwards
-        monkeypatch.setenv(TEMPORARY, "")
-        prefect_server._starting.cache_clear()
+    monkeypatch.setenv("PREFECT_API_URL", "")  # restored afterwards
+    monkeypatch.setenv(TEMPORARY, "")
+    prefect_server._starting.cache_clear()
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
         yield
+        prefect_server._held.close()
     monkeypatch.undo()
     prefect_server._starting.cache_clear()
     refresh_global_settings_context()
@@ -63,25 +64,81 @@ def test_a_server_that_fails_while_the_flow_is_imported_is_told_before_the_flow(
 
 
 def test_no_server_is_begun_where_one_is_configured(alone, monkeypatch):
-    monkeypatch.setattr(prefect_server, "server_url", lambda: "http://127.0.0.1:9/api")
     monkeypatch.setattr(prefect_server, "local_server", lambda _: pytest.fail("started"))
-    prefect_server.begin_prefect_server()
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        prefect_server.begin_prefect_server()
 
 
-@pytest.mark.parametrize("where", ["the environment", "a profile"])
-def test_a_server_of_ones_own_is_asked_named_where_it_is_not_obvious_and_the_command_is_guarded(
-    where: str, alone, monkeypatch
+@pytest.mark.parametrize("where", ["the environment", "Prefect's profile"])
+def test_a_server_of_ones_own_is_named_where_it_is_not_obvious_and_the_command_is_guarded(
+    where: str, prefect_server_url: str, monkeypatch, capsys
 ):
-    checked, said, guarded = [], [], []
-    monkeypatch.setattr(prefect_server, "shared", lambda: True)
-    monkeypatch.setattr(prefect_server, "server_url", lambda: "http://there/api")
-    monkeypatch.setattr(prefect_server, "check_answers", checked.append)
-    monkeypatch.setattr(prefect_server, "set_in", lambda name: where)
-    monkeypatch.setattr(prefect_server, "guarded", lambda: nullcontext(guarded.append("begun")))
-    monkeypatch.setattr(prefect_server.announce, "say", said.append)
-    prefect_server.start_prefect_server()
-    assert (checked, guarded) == (["http://there/api"], ["begun"])
-    assert said == ([] if where == "the environment" else ["Prefect's server: http://there/api, as a profile says."])
+    from prefect import flow
+
+    monkeypatch.setenv("PREFECT_API_URL", prefect_server_url if where == "the environment" else "")
+
+    @flow
+    def one() -> None:
+        pass
+
+    said: list[str] = []
+    monkeypatch.setattr(announce, "say", said.append)
+    try:
+        prefect_server.start_prefect_server()
+        state = one(return_state=True)
+    finally:
+        prefect_server._held.close()
+    assert said == ([] if where == "the environment" else [f"Prefect's server: {prefect_server_url}, as {where} says."])
+    with get_client(sync_client=True) as client:
+        tags = client.read_flow_run(state.state_details.flow_run_id).tags
+    assert LOCAL in tags
+    assert any(each.endswith(f":{os.getpid()}") for each in tags), "by which its guard finds it"
+
+
+@pytest.fixture
+def prefect_server_url(prefect_server) -> str:
+    url = get_current_settings().api.url
+    assert url
+    return url
+
+
+SILENT, HANGS_UP = "silent", "hangs up"
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., str]]:
+    """A program on a port of this machine that answers as it is told, one request after another."""
+    left: list[tuple[int, str] | str] = []
+    ending = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/api/health"
+            answer = left.pop(0)
+            if answer == SILENT:
+                ending.wait(60)
+            if isinstance(answer, str):
+                self.close_connection = True
+                return
+            status, body = answer
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            """It prints nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+
+        def answers(*given: tuple[int, str] | str) -> str:
+            left.extend(given)
+            return f"http://127.0.0.1:{served.server_port}/api"
+
+        yield answers
+        ending.set()
+        served.shutdown()
+    assert not left, "it is asked three times"
 
 
 @pytest.mark.parametrize(
@@ -90,38 +147,34 @@ def test_a_server_of_ones_own_is_asked_named_where_it_is_not_obvious_and_the_com
         ([(200, "true\n")], None),
         ([(401, "")], None),
         ([(403, "")], None),
-        ([(503, ""), httpx.ConnectError("refused"), (200, "true")], None),
+        ([(503, ""), HANGS_UP, (200, "true")], None),
         ([(200, "false")] * 3, "another program answers there"),
         ([(404, "true")] * 3, "HTTP 404"),
-        ([(500, "")] * 2 + [httpx.ConnectError("refused.")], "refused"),
-        ([httpx.ReadTimeout("")] * 3, "ReadTimeout"),
-        ([httpx.InvalidURL("no port")] * 3, "no port"),
+        ([(500, ""), (500, ""), HANGS_UP], "Server disconnected without sending a response"),
+        ([SILENT] * 3, "timed out"),
     ],
 )
-@pytest.mark.parametrize("named", ["a profile", ""])
-def test_a_server_is_asked_three_times_and_the_last_answer_is_told(
-    answers: Any, why: str | None, named: str, monkeypatch
-):
-    left, slept = list(answers), []
-
-    def get(url: str, timeout: float) -> httpx.Response:
-        assert (url, timeout) == ("http://there/api/health", prefect_server.TIMEOUT)
-        answer = left.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return httpx.Response(answer[0], text=answer[1])
-
-    monkeypatch.setattr(prefect_server.httpx, "get", get)
+def test_a_server_is_asked_three_times_and_the_last_answer_is_told(answers, why: str | None, program, monkeypatch):
+    slept: list[float] = []
     monkeypatch.setattr(prefect_server.time, "sleep", slept.append)
-    monkeypatch.setattr(prefect_server, "set_in", lambda name: named)
+    monkeypatch.setattr(prefect_server, "TIMEOUT", 0.3 if SILENT in answers else 5.0)
+    url = program(*answers)
     if why is None:
-        prefect_server.check_answers("http://there/api")
+        prefect_server.check_answers(url)
     else:
-        where = named or "the environment"
-        with pytest.raises(Stop, match=f"http://there/api does not answer: {why}\\.\n.* in {where}, or remove it"):
-            prefect_server.check_answers("http://there/api")
-    assert not left
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        with pytest.raises(Stop, match=f"{url} does not answer: {why}\\.\n.* in the environment, or remove it"):
+            prefect_server.check_answers(url)
     assert slept == [1.0] * (len(answers) - 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"), [("http://127.0.0.1:9/api", "Connection refused"), ("http://127.0.0.1:port/api", "Invalid port")]
+)
+def test_a_server_that_is_not_there_is_told_with_the_cause(url: str, why: str, monkeypatch):
+    monkeypatch.setattr(prefect_server.time, "sleep", lambda _: None)
+    with pytest.raises(Stop, match=rf"{url} does not answer: .*{why}"):
+        prefect_server.check_answers(url)
 
 
 def test_a_proxy_that_cannot_be_used_is_told_before_a_server_is_asked(alone, monkeypatch):

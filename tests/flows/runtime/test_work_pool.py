@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,7 +17,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import flow_runs
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.states import Cancelled, Completed, Crashed, Failed, Running
+from prefect.flow_engine import run_flow_sync
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 from prefect.types._datetime import now
 
 from apprentice.envs.wire.server import SessionLost
@@ -270,20 +270,27 @@ def test_an_environment_out_of_reach_ends_the_run_and_a_stage_without_one_waits_
 
 def test_a_run_that_crashed_too_often_within_a_day_is_left_to_a_person(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(work_pool, "MAX_CRASHES", 1)
+    found: list[WorkerLocation] = []
+
+    @flow(name="sft")
+    def body() -> None:
+        found.append(current_location())
+
+    body()
+    assert found.pop() == WorkerLocation("", ""), "no deployment's"
     with get_client(sync_client=True) as client:
-        there = client.read_deployment_by_name("sft/a100")
-        run = client.create_flow_run_from_deployment(there.id)
+        run = client.create_flow_run_from_deployment(client.read_deployment_by_name("sft/a100").id)
         client.update_flow_run_labels(run.id, {"prefect.worker.name": "gpu-1"})
-        context = SimpleNamespace(flow_run=run)
-        monkeypatch.setattr(work_pool, "FlowRunContext", SimpleNamespace(get=lambda: context))
-        client.set_flow_run_state(run.id, Crashed(), force=True)
-        assert current_location() == WorkerLocation("a100", "gpu-1")
-        client.set_flow_run_state(run.id, Running(), force=True)
-        client.set_flow_run_state(run.id, Crashed(), force=True)
+
+        def crashed() -> FlowRun:
+            client.set_flow_run_state(run.id, Crashed(), force=True)
+            client.set_flow_run_state(run.id, Scheduled(), force=True)
+            return client.read_flow_run(run.id)
+
+        run_flow_sync(body, flow_run=crashed())
+        assert found == [WorkerLocation("a100", "gpu-1")]
         with pytest.raises(Stop, match="This run crashed 2 times within a day"):
-            current_location()
-        context.flow_run = SimpleNamespace(id=run.id, deployment_id=None)
-        assert current_location() == WorkerLocation("", "")
+            run_flow_sync(body, flow_run=crashed())
 
 
 @pytest.mark.parametrize(

@@ -2,71 +2,61 @@
 
 import json
 import subprocess
+from importlib.metadata import Distribution
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from apprentice.tasks.artifacts import provenance
-from apprentice.tasks.engine import stage
+from apprentice.tasks.engine.stage import version_of
+
+
+class Package(Distribution):
+    """An installed package, and the source that pip wrote down."""
+
+    def __init__(self, source: dict[str, Any] | None):
+        self._texts = {"METADATA": "Version: 1.2", "direct_url.json": json.dumps(source) if source else None}
+
+    def read_text(self, filename: str) -> str | None:
+        return self._texts.get(filename)
+
+    def locate_file(self, path: Any) -> Any:
+        raise NotImplementedError
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=toy", "-c", "user.email=toy@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(
+        ["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize(
-    ("installed", "in_git", "answers", "source", "version"),
+    ("package", "version"),
     [
-        ("1.2", True, {"rev-parse": "abc", "status": ""}, None, "apprentice 1.2, commit abc"),
-        ("1.2", True, {"rev-parse": "abc", "status": " M a"}, None, "apprentice 1.2, commit abc, with changes"),
-        (None, True, {"rev-parse": "abc", "status": ""}, None, "apprentice, commit abc"),
-        ("1.2", True, {"rev-parse": None, "status": None}, None, "apprentice 1.2"),
-        ("1.2", False, {}, {"vcs_info": {"commit_id": "def"}}, "apprentice 1.2, commit def"),
-        ("1.2", False, {}, {"url": "file:///here"}, "apprentice 1.2"),
-        (None, False, {}, None, "apprentice"),
+        (Package({"vcs_info": {"commit_id": "def"}}), "apprentice 1.2, commit def"),
+        (Package({"url": "file:///here"}), "apprentice 1.2"),
+        (Package(None), "apprentice 1.2"),
+        (None, "apprentice"),
     ],
 )
 def test_the_code_is_named_by_its_version_its_commit_and_whether_it_was_changed(
-    installed: str | None, in_git: bool, answers: Any, source: Any, version: str, tmp_path: Path, monkeypatch: Any
+    package: Package | None, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def distribution(name: str) -> Any:
-        if installed is None or name != "openenv-apprentice":
-            raise stage.PackageNotFoundError
-        text = {"direct_url.json": json.dumps(source) if source else None}
-        return SimpleNamespace(version=installed, read_text=text.get)
-
-    (tmp_path / "tasks" / "engine").mkdir(parents=True)
-    if in_git:
-        (tmp_path / ".git").touch()
-    monkeypatch.setattr(stage, "__file__", str(tmp_path / "tasks" / "engine" / "stage.py"))
-    monkeypatch.setattr(stage, "distribution", distribution)
-    monkeypatch.setattr(stage, "_git", lambda folder, command, *_: folder == tmp_path and answers[command])
-    assert stage.code_version.__wrapped__() == version
-
-
-@pytest.mark.parametrize(
-    ("ended", "said"),
-    [
-        (SimpleNamespace(returncode=0, stdout=" abc\n"), "abc"),
-        (SimpleNamespace(returncode=128, stdout="abc"), None),
-        (FileNotFoundError("git"), None),
-        (subprocess.TimeoutExpired("git", 30), None),
-    ],
-)
-def test_git_says_something_or_there_is_none(ended: Any, said: str | None, monkeypatch: pytest.MonkeyPatch):
-    calls: list[Any] = []
-
-    def run(command: list[Any], **how: Any) -> Any:
-        calls.append((command, how))
-        if isinstance(ended, Exception):
-            raise ended
-        return ended
-
-    monkeypatch.setattr(stage.subprocess, "run", run)
-    assert stage._git(Path("there"), "rev-parse", "HEAD") == said
-    ((command, how),) = calls
-    assert command == ["git", "-C", Path("there"), "rev-parse", "HEAD"]
-    assert (how["capture_output"], how["text"]) == (True, True)
-    assert how["timeout"]
+    assert version_of(tmp_path, package) == version
+    git(tmp_path, "init", "--quiet")
+    assert version_of(tmp_path, package) == version, "no commit yet"
+    (tmp_path / "code.py").write_text("one")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
+    commit = f"{version.partition(',')[0]}, commit {git(tmp_path, 'rev-parse', 'HEAD')}"
+    assert version_of(tmp_path, package) == commit
+    (tmp_path / "code.py").write_text("two")
+    assert version_of(tmp_path, package) == f"{commit}, with changes"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert version_of(tmp_path, package) == version, "without git"
 
 
 class Counts(BaseModel):

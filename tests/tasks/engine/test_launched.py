@@ -2,9 +2,12 @@
 
 import os
 import pickle
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,7 @@ import yaml
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.serving.child import child_command
-from apprentice.envs.wire.metrics import count, counted
+from apprentice.envs.wire.metrics import counted
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine import launched, processes
 from apprentice.tasks.engine.processes import Job, ProcessResult, launch_command, on_processes
@@ -30,19 +33,11 @@ from apprentice.tasks.reporting.errors import ProcessDied, Stop
 from apprentice.tasks.settings.grpo_settings import GrpoSpec, HeldOut
 from apprentice.tasks.settings.sft_settings import SftSpec
 from apprentice.tasks.settings.training import LoraSpec, TrainerSpec
+from tests.tasks.engine.ranked import ranked
 
 PLAIN = {"batch_size": 1, "gradient_accumulation": 1, "learning_rate": 1.0, "scheduler": "constant"}
 TWO = TrainerSpec(**PLAIN, processes=2)
 SHARDED = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "mixed_precision": "no", "debug": False}
-
-
-def ranked(context: StageContext, word: str) -> dict[str, Any]:
-    """A stage's body."""
-    count("episodes", 2)
-    announce.warn(f"{word} {os.environ['RANK']}")
-    if word == "stop":
-        raise Stop("It cannot be done.", "Leave it.") from ValueError("why")
-    return {"rank": os.environ["RANK"], "key": context.key, "store": context.run.store.project}
 
 
 class Unsendable(Exception):
@@ -102,21 +97,20 @@ def job(tmp_path: Path) -> Callable[..., Path]:
 @pytest.mark.parametrize("is_first_machine", [True, False])
 @pytest.mark.parametrize("word", ["go", "stop"])
 def test_each_process_leaves_how_it_ended_and_only_the_first_one_speaks_and_returns(
-    rank: str, is_first_machine: bool, word: str, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rank: str, is_first_machine: bool, word: str, job: Any, tmp_path: Path
 ):
-    sent, starts = [], []
-    monkeypatch.setenv("RANK", rank)
-    if is_first_machine:
-        monkeypatch.setenv("APPRENTICE_FIRST_MACHINE", "1")
-    monkeypatch.setattr(announce, "_teller", None)
-    monkeypatch.setattr(launched, "leave_with_parent", lambda: starts.append("leaves"))
-    monkeypatch.setattr(launched, "shard_on_cpu", lambda: starts.append("shards"))
-    monkeypatch.setattr(launched, "Connection", lambda _: SimpleNamespace(send=sent.append))
-    if word == "stop":
-        with pytest.raises(Stop, match="It cannot be done"):
-            launched.main(job(word))
-    else:
-        launched.main(job(word))
+    here, there = Pipe()
+    machine = {"APPRENTICE_FIRST_MACHINE": "1"} if is_first_machine else {}
+    with there:
+        process = subprocess.Popen(
+            child_command("apprentice.tasks.engine.launched", str(job(word))),
+            stdin=there.fileno(),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | machine | {"RANK": rank},
+        )
+    _, log = process.communicate(timeout=60)
+    assert (process.returncode, "Stop: It cannot be done." in log) == ((1, True) if word == "stop" else (0, False)), log
     assert [each.name for each in tmp_path.glob("outcome-*")] == [f"outcome-{rank}"]
     assert not list(tmp_path.glob("half-*"))
     outcome = pickle.loads((tmp_path / f"outcome-{rank}").read_bytes())
@@ -125,8 +119,25 @@ def test_each_process_leaves_how_it_ended_and_only_the_first_one_speaks_and_retu
     assert (str(outcome.error).partition("\n")[0], str(outcome.cause)) == (
         ("It cannot be done.", "why") if word == "stop" else ("None", "None")
     )
+    sent = []
+    with here, suppress(EOFError):
+        while True:
+            sent.append(here.recv())
     assert sent == ([("warn", f"{word} {rank}")] if rank == "0" and is_first_machine else [])
-    assert sorted(starts) == (["leaves", "shards"] if is_first_machine else ["shards"])
+
+
+def test_a_process_of_the_first_machine_ends_with_its_parent(job: Any, tmp_path: Path):
+    here, there = Pipe()
+    with there:
+        process = subprocess.Popen(
+            child_command("apprentice.tasks.engine.launched", str(job("wait"))),
+            stdin=there.fileno(),
+            env=os.environ | {"APPRENTICE_FIRST_MACHINE": "1", "RANK": "0"},
+        )
+    assert here.recv() == ("warn", "wait 0"), "its body has begun"
+    here.close()
+    process.wait(timeout=60)
+    assert not list(tmp_path.glob("outcome-*"))
 
 
 def test_an_error_that_cannot_be_sent_is_sent_in_words():
@@ -192,16 +203,12 @@ def test_what_the_processes_say_is_said_here_and_what_they_print_is_kept(
 
 
 def test_processes_that_do_not_end_when_told_to_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    class Patience(processes.subprocess.Popen):
-        def wait(self, timeout: float | None = None) -> int:
-            return super().wait(0.1 if timeout else None)
-
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(announce, "warn", lambda _: None)
     monkeypatch.setattr(announce, "stop", stop, raising=False)
-    monkeypatch.setattr(processes.subprocess, "Popen", Patience)
+    monkeypatch.setattr(processes, "TO_END", 0.1)
     monkeypatch.setattr(processes, "launch_command", lambda *_: [sys.executable, "-c", DEAF])
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

@@ -1,9 +1,10 @@
 """Limits between runs, on a real Prefect server."""
 
 import asyncio
+import threading
 import time
-from contextlib import nullcontext
-from types import SimpleNamespace
+from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from apprentice.envs.wire.server import EnvironmentServer
+from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.engine import limits
 from apprentice.tasks.engine.limits import Rate, Slot, leases, limit_name
+from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.permanent_server import shared
 
 
@@ -101,23 +104,28 @@ def test_a_rate_is_shared_between_clients_of_one_prefect_server(prefect_server):
     assert asyncio.run(both()) > 2.0  # 40 at 10 a second, less a burst of 10 and what is left of two blocks
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_one_run_of_a_name_at_a_time_of_a_folder_and_of_a_permanent_server(is_shared: bool, monkeypatch: Any):
-    limited, ensured, warned, locks = [], [], [], []
+@pytest.mark.parametrize("folders", [("one", "one"), ("one", "other")])
+def test_one_run_of_a_name_at_a_time_of_a_folder_and_of_a_permanent_server(
+    folders: tuple[str, str], tmp_path: Path, prefect_server, monkeypatch: pytest.MonkeyPatch
+):
+    warned: list[str] = []
+    monkeypatch.setattr(announce, "warn", warned.append)
+    first, second = (LocalStore(tmp_path / folder, "toy") for folder in folders)
+    is_one_folder = first.root == second.root
+    entered = threading.Event()
 
-    async def ensure(*given: Any, **how: Any) -> None:
-        ensured.append((*given, how))
+    def other() -> None:
+        with limits.one_run(second, "improve-Toy recipe"):
+            entered.set()
 
-    monkeypatch.setattr(limits, "shared", lambda: is_shared)
-    monkeypatch.setattr(limits, "_ensure", ensure)
-    monkeypatch.setattr(limits, "sync_concurrency", lambda *given, **how: nullcontext(limited.append((*given, how))))
-    monkeypatch.setattr(limits.announce, "warn", warned.append)
-    store: Any = SimpleNamespace(exclusive=lambda name, say: nullcontext(locks.append((name, say("it")))))
-    with limits.one_run(store, "improve-Toy recipe"):
-        pass
-    assert locks == [("improve-Toy recipe", None)]
-    assert warned == ["Another run of improve-Toy recipe is under way; waiting for it to end."]
-    name = "improve-toy-recipe"
-    how = {"strict": True, "lease_duration": limits.LEASE, "raise_on_lease_renewal_failure": False}
-    assert ensured == ([(name, 1, {"decay": 0.0})] if is_shared else [])
-    assert limited == ([(name, how)] if is_shared else [])
+    with temporary_settings(restore_defaults={PREFECT_API_URL} if is_one_folder else None):
+        assert shared() is not is_one_folder
+        waiting = threading.Thread(target=copy_context().run, args=(other,), daemon=True)
+        with limits.one_run(first, "improve-Toy recipe"), limits.one_run(first, "improve-another"):
+            waiting.start()
+            assert not entered.wait(1.0)
+        assert entered.wait(60)
+        waiting.join()
+    assert warned == (
+        ["Another run of improve-Toy recipe is under way; waiting for it to end."] if is_one_folder else []
+    )

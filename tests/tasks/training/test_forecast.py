@@ -211,14 +211,13 @@ def test_answers_of_a_model_that_was_saved_while_it_trained_are_measured(
 
 def test_what_is_predicted_grows_with_layers_and_is_measured_once(tiny: Student, monkeypatch: pytest.MonkeyPatch):
     depths: list[int] = []
-    model = forecast._model
 
-    def noted(config: Any, depth: int) -> Any:
-        depths.append(depth)
-        return model(config, depth)
+    def best(run: Any, model: Any) -> float:
+        run()
+        depths.append(model.config.num_hidden_layers)
+        return float(10 + depths[-1])
 
-    monkeypatch.setattr(forecast, "_model", noted)
-    monkeypatch.setattr(forecast, "_best", lambda run, model: run() or float(10 + model.config.num_hidden_layers))
+    monkeypatch.setattr(forecast, "_best", best)
     sft = SftSpec(epochs=1, batch_size=4, gradient_accumulation=1, checkpoint_steps=100)
     grpo = GrpoSpec(max_steps=1, batch_size=4, gradient_accumulation=1, num_generations=2, checkpoint_steps=100)
 
