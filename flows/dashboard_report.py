@@ -20,7 +20,7 @@ from apprentice.tasks.judgement.run_models import Models
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.broken_packages import broken_package
 from apprentice.tasks.settings.trackers import TrackioSpec
-from apprentice.tasks.training.reporters import begin_run
+from apprentice.tasks.training.tracking.reporters import begin_run
 
 TRANSCRIPTS = 100
 """Episodes of the last model that Trackio gets: first those that it got wrong."""

@@ -130,15 +130,16 @@ def lessons_of(
     else:
         earlier = {str(number): run.store.at(KeptRollouts, revision) for number, revision in enumerate(before)}
         spec = MixSpec(keep=recipe.collect.keep, replay=recipe.improve.replay if before else 0.0)
-        mixed = spec, recipe.environment, questions, rollouts, tries, earlier, taught_by(recipe, rollouts), recipe.seed
+        teacher = taught_by(recipe.teacher, recipe.collects, rollouts)
+        mixed = spec, recipe.environment, questions, rollouts, tries, earlier, teacher, recipe.seed
         kept = mix_thoughts(run, *mixed, model) if recipe.student.thinking else mix_rollouts(run, *mixed)
     return Lessons(rollouts, kept, lengths(run, recipe.lengths, kept, model))
 
 
-def taught_by(recipe: Recipe, rollouts: Rollouts | None) -> str:
-    """Return the teacher who played these rollouts; empty for rows of a dataset, also where it judged them: each row
-    that it replaced names it."""
-    return recipe.teacher.called if recipe.collects and recipe.teacher and rollouts else ""
+def taught_by(teacher: TeacherSpec | None, plays: bool, rollouts: Rollouts | None) -> str:
+    """Return the teacher who played the rollouts; empty for rows of a dataset, also where it judged them: each row that
+    it replaced names it."""
+    return teacher.called if teacher and plays and rollouts else ""
 
 
 def warn_of_limits(

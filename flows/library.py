@@ -24,7 +24,7 @@ from apprentice.flows.retrain import pinned_for_run
 from apprentice.flows.retrain import retrain as retrain_flow
 from apprentice.flows.runtime.prefect_server import start_prefect_server
 from apprentice.flows.runtime.servers import RunServers, check_runs, open_store
-from apprentice.tasks.artifacts.foreign import pinned_rows
+from apprentice.tasks.artifacts.foreign.rows import pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import (
     Artifact,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from apprentice.envs.wire.server import without_secrets
 from apprentice.flows.pipeline import Pipeline
-from apprentice.tasks.artifacts.foreign import is_repository
+from apprentice.tasks.artifacts.foreign.models import is_repository
 from apprentice.tasks.artifacts.types import Checkpoint, Questions
 from apprentice.tasks.judgement.champions import Champions
 from apprentice.tasks.lineage.locate import checkpoint_named

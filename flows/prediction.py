@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.catalog import next_work
-from apprentice.flows.audit.play.subject import AuditedTask
+from apprentice.flows.audit.play.audited_episodes import AuditedTask
 from apprentice.tasks.episodes.episode import Call, prompt
 from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.files.json_lines import read_rows

@@ -17,7 +17,8 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost, wait_until_there
 from apprentice.flows.audit.audit import audit, found_before
 from apprentice.flows.audit.connection import answers
-from apprentice.flows.audit.play.subject import AuditedTask, Needs, Subject
+from apprentice.flows.audit.play.audited_episodes import AuditedTask
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.beginning import initial_checkpoint
 from apprentice.flows.lessons import judged_rows, to_rescore
 from apprentice.flows.prediction import Prediction
@@ -49,8 +50,8 @@ from apprentice.tasks.settings.spec import StudentSpec, Window
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.statistics.exact_tests import cannot_pass
 from apprentice.tasks.student import student
-from apprentice.tasks.training.reporters import check_reporters
 from apprentice.tasks.training.template import check_template
+from apprentice.tasks.training.tracking.reporters import check_reporters
 
 JUDGING = ("verdict", "gate", "release")
 """The last stages; they play no episodes."""

@@ -49,7 +49,7 @@ from apprentice.tasks.statistics.calibration import slices_of
 from apprentice.tasks.statistics.question_kinds import kinds_over_time
 from apprentice.tasks.statistics.slices import places_of_slices
 from apprentice.tasks.training.method import Lessons
-from apprentice.tasks.training.reporters import last_groups, read_completions
+from apprentice.tasks.training.tracking.completions import last_groups, read_completions
 
 EPISODES = "episodes.jsonl"
 

@@ -18,7 +18,7 @@ from apprentice.flows.recipe.of_record import recorded_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.retrain import pinned_for_run, train
-from apprentice.tasks.artifacts.foreign import source_of
+from apprentice.tasks.artifacts.foreign.models import source_of
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import CARD, ArtifactRecord, Parent, leaves, read_record
 from apprentice.tasks.artifacts.store_files import digest_of

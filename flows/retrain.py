@@ -30,7 +30,7 @@ from apprentice.tasks.artifacts.types import Checkpoint
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.training.reporters import check_space
+from apprentice.tasks.training.tracking.reporters import check_space
 from apprentice.tasks.verdict import verdict
 
 

@@ -24,7 +24,7 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import Stage
 from apprentice.tasks.evaluate import evaluate
 from apprentice.tasks.reporting.failures import failure_of
-from apprentice.tasks.training.reporters import check_reporters
+from apprentice.tasks.training.tracking.reporters import check_reporters
 from apprentice.tasks.trainings import TRAININGS
 
 AnyCheckpoint = Annotated[

@@ -22,7 +22,7 @@ from apprentice.envs.reward import ROUNDING, is_right
 from apprentice.envs.tools import are_tools_of, tools_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
+from apprentice.tasks.artifacts.foreign.rows import part_of_rows, rows_of
 from apprentice.tasks.artifacts.types import COUNTED, Questions, Rollouts
 from apprentice.tasks.engine.limits import leases
 from apprentice.tasks.engine.stage import Drawn, StageContext, stage

@@ -55,8 +55,8 @@ from apprentice.tasks.settings.spec import Purpose, ThinkingSpec
 from apprentice.tasks.settings.trl_arguments import config_of
 from apprentice.tasks.statistics.question_kinds import kinds_of, kinds_over_time
 from apprentice.tasks.training.first_step import TOY, check_arguments, check_scheduler, config_of_a_step
-from apprentice.tasks.training.reporters import log_completions
 from apprentice.tasks.training.shared_prompts import sharing_prompts
+from apprentice.tasks.training.tracking.completions import log_completions
 from apprentice.tasks.training.trainer import arguments, finish, train
 from apprentice.tasks.training.watcher import select_weights, watch
 

@@ -42,6 +42,7 @@ ORDER = [
         "flows/runtime",
         "flows/audit/play",
         "flows/audit",
+        "flows/adoption",
         "flows/pages",
         "flows",
         "flows/serving",

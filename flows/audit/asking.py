@@ -13,19 +13,11 @@ from typing import Any
 from apprentice.envs.openenv.env import Environment as Adapter
 from apprentice.envs.player import TextCall
 from apprentice.envs.wire.reply import BadReply
+from apprentice.flows.audit.play.audited_episodes import AuditedEpisode, play, replayed
+from apprentice.flows.audit.play.check import check
 from apprentice.flows.audit.play.faults import fault_in_schema
-from apprentice.flows.audit.play.subject import (
-    AuditedEpisode,
-    CheckEvidence,
-    CheckResult,
-    Subject,
-    check,
-    does_not_apply,
-    failed,
-    passed,
-    play,
-    replayed,
-)
+from apprentice.flows.audit.play.findings import CheckEvidence, CheckResult, does_not_apply, failed, passed
+from apprentice.flows.audit.play.subject import Subject
 from apprentice.tasks.episodes.episode import Call, prompt
 
 LONG = 8192

@@ -19,18 +19,10 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit import asking, exploits, isolation, near_misses, own_code, robustness, seeds
 from apprentice.flows.audit.connection import STOPS, health, latency, latency_ms, sessions, shut, wire
+from apprentice.flows.audit.play.check import Check
 from apprentice.flows.audit.play.faults import fault_of
-from apprentice.flows.audit.play.subject import (
-    BREAKS,
-    CORRECT,
-    TOOL,
-    Check,
-    CheckResult,
-    Opened,
-    Subject,
-    does_not_apply,
-    failed,
-)
+from apprentice.flows.audit.play.findings import BREAKS, CORRECT, TOOL, CheckResult, does_not_apply, failed
+from apprentice.flows.audit.play.subject import Opened, Subject
 
 BLOCKING = (health, own_code.declared, asking.tools, wire, seeds.repeat, seeds.ignored, exploits.in_range)
 """If one of these fails, no later check can be judged."""

@@ -15,20 +15,13 @@ from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import CRASHED, AtCapacity, Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
+from apprentice.flows.audit.play.audited_episodes import AuditReply, play
+from apprentice.flows.audit.play.check import check
 from apprentice.flows.audit.play.faults import fault_of
+from apprentice.flows.audit.play.findings import CORRECT, CheckResult, failed, passed
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.subject import (
-    CORRECT,
-    AuditReply,
-    CheckResult,
-    Needs,
-    Recorded,
-    Subject,
-    check,
-    failed,
-    passed,
-    play,
-)
+from apprentice.flows.audit.play.recorded import Recorded
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.tasks.episodes.episode import Call, Episode
 
 PLAYED = 2

@@ -16,7 +16,8 @@ from apprentice.envs.wire.metadata import metadata_of
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import Report, audit
 from apprentice.flows.audit.connection import known_as
-from apprentice.flows.audit.play.subject import CheckResult, Extent, Needs, Subject
+from apprentice.flows.audit.play.findings import CheckResult
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from apprentice.tasks.reporting.errors import Stop
 

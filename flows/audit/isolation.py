@@ -9,20 +9,11 @@ from collections.abc import Iterable
 from apprentice.envs.wire.passing import leaves, masked_fields
 from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.flows.audit.exploits import constant_calls
+from apprentice.flows.audit.play.audited_episodes import AuditedEpisode, play, replayed, take
+from apprentice.flows.audit.play.check import check
+from apprentice.flows.audit.play.findings import CheckEvidence, CheckResult, does_not_apply, failed, passed
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.subject import (
-    AuditedEpisode,
-    CheckEvidence,
-    CheckResult,
-    Subject,
-    check,
-    does_not_apply,
-    failed,
-    passed,
-    play,
-    replayed,
-    take,
-)
+from apprentice.flows.audit.play.subject import Subject
 from apprentice.tasks.episodes.episode import Episode
 
 QUESTIONS, CALLS, PAIRS = 6, 16, 4

@@ -15,23 +15,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from apprentice.envs.reward import ROUNDING, is_right
-from apprentice.flows.audit.play.subject import (
-    FEWEST,
-    FIRST,
-    NO_SCRIPT,
-    SEVERAL,
-    AuditedEpisode,
-    CheckResult,
-    Severity,
-    Subject,
-    check,
-    does_not_apply,
-    failed,
-    lower_bound,
-    passed,
-    play,
-    replayed,
-)
+from apprentice.flows.audit.play.audited_episodes import AuditedEpisode, play, replayed
+from apprentice.flows.audit.play.check import check
+from apprentice.flows.audit.play.findings import NO_SCRIPT, CheckResult, Severity, does_not_apply, failed, passed
+from apprentice.flows.audit.play.subject import FEWEST, FIRST, SEVERAL, Subject, lower_bound
 from apprentice.tasks.episodes.episode import Call
 
 ACCEPTED = 0.5

@@ -14,6 +14,8 @@ from apprentice.envs.game import SAY, takes_text
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.flows.audit.near_misses import near_misses
+from apprentice.flows.audit.play.audited_episodes import AuditedEpisode, play
+from apprentice.flows.audit.play.check import check
 from apprentice.flows.audit.play.faults import (
     Fault,
     fault_at,
@@ -24,21 +26,17 @@ from apprentice.flows.audit.play.faults import (
     said_of,
     script_fault,
 )
-from apprentice.flows.audit.play.subject import (
+from apprentice.flows.audit.play.findings import (
     BREAKS,
     CORRECT,
-    FEWEST,
     TOOL,
-    AuditedEpisode,
     CheckEvidence,
     CheckResult,
-    Subject,
-    check,
     does_not_apply,
     failed,
     passed,
-    play,
 )
+from apprentice.flows.audit.play.subject import FEWEST, Subject
 
 SOME = 8
 """Near misses whose calls are made again, to see what the tools themselves raise and return."""

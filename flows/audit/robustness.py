@@ -15,20 +15,11 @@ from apprentice.envs.wire.reply import BadReply, ServerError
 from apprentice.envs.wire.session import AtCapacity, SessionLost
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.connection import each_opened, shut
-from apprentice.flows.audit.play.subject import (
-    CheckEvidence,
-    CheckResult,
-    Recorded,
-    Subject,
-    always,
-    check,
-    does_not_apply,
-    failed,
-    passed,
-    play,
-    replayed,
-    take,
-)
+from apprentice.flows.audit.play.audited_episodes import always, play, replayed, take
+from apprentice.flows.audit.play.check import check
+from apprentice.flows.audit.play.findings import CheckEvidence, CheckResult, does_not_apply, failed, passed
+from apprentice.flows.audit.play.recorded import Recorded
+from apprentice.flows.audit.play.subject import Subject
 from apprentice.tasks.episodes.episode import Call, Episode
 
 ODD: tuple[Any, ...] = (

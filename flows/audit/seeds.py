@@ -12,18 +12,11 @@ from apprentice.envs.openenv.env import Settings
 from apprentice.envs.wire.passing import NAMES, difference, leaves, masked, narrowed
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.session import Refused
+from apprentice.flows.audit.play.audited_episodes import play, replayed
+from apprentice.flows.audit.play.check import check
+from apprentice.flows.audit.play.findings import CheckEvidence, CheckResult, does_not_apply, failed, passed
 from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
-from apprentice.flows.audit.play.subject import (
-    CheckEvidence,
-    CheckResult,
-    Subject,
-    check,
-    does_not_apply,
-    failed,
-    passed,
-    play,
-    replayed,
-)
+from apprentice.flows.audit.play.subject import Subject
 from apprentice.tasks.episodes.texts import same_text
 
 OF_THE_SEED = "Draw the question from random.Random(seed) alone, and keep nothing outside the session."

@@ -19,16 +19,19 @@ from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import wait_for
+from apprentice.flows.adoption.first_resets import BUGS, MENDED, first_resets
+from apprentice.flows.adoption.listed_tasks import are_seeded, tasks_by_level, tasks_by_name
+from apprentice.flows.adoption.question_place import left_out, question_at
+from apprentice.flows.adoption.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
+from apprentice.flows.adoption.starts import after_a_step, by_seed, few_starts, kind_of_start, without
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import answers, known_as, shut
 from apprentice.flows.audit.isolation import grading, interleaved
-from apprentice.flows.audit.play.first_resets import BUGS, MENDED, first_resets
+from apprentice.flows.audit.play.audited_episodes import take
+from apprentice.flows.audit.play.check import Check
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.listed_tasks import are_seeded, tasks_by_level, tasks_by_name
-from apprentice.flows.audit.play.question_place import left_out, question_at
-from apprentice.flows.audit.play.random_calls import earned, last_text_call, random_episodes, rewards_and_turns
-from apprentice.flows.audit.play.starts import after_a_step, by_seed, few_starts, kind_of_start, without
-from apprentice.flows.audit.play.subject import Check, Needs, Recorded, Subject, take
+from apprentice.flows.audit.play.recorded import Recorded
+from apprentice.flows.audit.play.subject import Needs, Subject
 from apprentice.flows.cli.choice import environment_of, server_at
 from apprentice.flows.recipe.adopted_recipe import DerivedSetting, quoted, recipe_lines, training_lines
 from apprentice.flows.runtime.package_server import package_server

@@ -140,7 +140,7 @@ def _show_production(spec: Any, questions: Path) -> None:
         spec: The rows' `DatasetSpec`.
         questions: The folder of the recipe's questions.
     """
-    from apprentice.tasks.artifacts.foreign import part_of_rows, rows_of
+    from apprentice.tasks.artifacts.foreign.rows import part_of_rows, rows_of
     from apprentice.tasks.files.json_lines import read_rows
     from apprentice.tasks.formats.served_log import conversations, is_header
     from apprentice.tasks.reporting.announce import table
@@ -161,7 +161,8 @@ def _dataset(
 ) -> str:
     """The value of `collect.dataset`, on one line. Raises Stop."""
     from apprentice.flows.recipe.location import given_path
-    from apprentice.tasks.artifacts.foreign import is_repository, newest_commit
+    from apprentice.tasks.artifacts.foreign.models import is_repository
+    from apprentice.tasks.artifacts.foreign.rows import newest_commit
 
     is_here = given_path(rows).exists()
     path, _, revision = (rows, "", "") if is_here else rows.partition("@")

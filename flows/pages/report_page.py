@@ -19,7 +19,7 @@ from apprentice.tasks.engine.stage import Drawn
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.samples import text_of_turns
 from apprentice.tasks.reporting.safe_text import code, markdown_table, visible
-from apprentice.tasks.training.reporters import as_table
+from apprentice.tasks.training.tracking.completions import as_table
 
 
 def first_screen(text: str) -> str:

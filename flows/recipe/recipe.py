@@ -24,7 +24,7 @@ from apprentice.flows.recipe.sections import (
     WindowSpecs,
     check_relabelling,
 )
-from apprentice.tasks.artifacts.foreign import pinned_rows
+from apprentice.tasks.artifacts.foreign.rows import pinned_rows
 from apprentice.tasks.artifacts.local import LOCAL
 from apprentice.tasks.artifacts.types import LONGEST_NAME, kinds, models_of_a_run
 from apprentice.tasks.dpo_settings import DpoSpec

@@ -13,7 +13,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from apprentice.envs.player import Player
-from apprentice.flows.audit.play.subject import take
+from apprentice.flows.audit.play.audited_episodes import take
 from apprentice.flows.serving.chat import server_failures
 from apprentice.tasks.episodes.episode import LAST_TEXT, Episode
 

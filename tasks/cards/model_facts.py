@@ -13,7 +13,7 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.advice.ending import ending, read_decision, read_verdict
 from apprentice.tasks.analysis.curve_signals import as_lines, read_signals
 from apprentice.tasks.analysis.past_rounds import past_rounds
-from apprentice.tasks.artifacts.foreign import ModelSource, code_of, is_repository
+from apprentice.tasks.artifacts.foreign.models import ModelSource, code_of, is_repository
 from apprentice.tasks.artifacts.types import (
     BaseStudent,
     KeptRollouts,

@@ -9,7 +9,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.foreign import (
+from apprentice.tasks.artifacts.foreign.models import (
     Trusted,
     check_files,
     code_of,

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.foreign import (
+from apprentice.tasks.artifacts.foreign.models import (
     PATIENCE,
     WEIGHTS,
     brings_code,

@@ -17,7 +17,7 @@ from typing import Any
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.player import Player
-from apprentice.tasks.artifacts.foreign import Trusted, readable, runs_code
+from apprentice.tasks.artifacts.foreign.models import Trusted, readable, runs_code
 from apprentice.tasks.episodes.episode import prompt
 from apprentice.tasks.episodes.rendering import CLOSING, TEMPLATE_ARGUMENTS, chat_format, prompt_ids
 from apprentice.tasks.episodes.thinking import think, thinking_in, without_thinking

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from apprentice.tasks.artifacts.foreign import Trusted
+from apprentice.tasks.artifacts.foreign.models import Trusted
 from apprentice.tasks.episodes.drafts import Drafts
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.example import drafts_of

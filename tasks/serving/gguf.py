@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.envs.serving.child import child_command
-from apprentice.tasks.artifacts.foreign import code_of
+from apprentice.tasks.artifacts.foreign.models import code_of
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.safe_text import one_line

@@ -25,7 +25,7 @@ from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.reporting.pictures import curves
 from apprentice.tasks.settings.training import TrainerSpec
 from apprentice.tasks.training.complete_checkpoints import STATE, newest_checkpoint, seal, seal_when_saved, step_of
-from apprentice.tasks.training.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
+from apprentice.tasks.training.tracking.reporters import log_by_step, report_to, run_of_its_own, trackio_arguments
 
 UNSTEADY = ("step_time", "num_tokens", "runtime", "samples_per_second", "steps_per_second")
 """Metrics that log.json omits: a resumed SFTTrainer restarts `num_tokens`, the others depend on the machine."""

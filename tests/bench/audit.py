@@ -26,7 +26,8 @@ from apprentice.envs.folders import add
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import CHECKS, KNOWN, audit
-from apprentice.flows.audit.play.subject import CheckResult, Extent, Needs, Subject
+from apprentice.flows.audit.play.findings import CheckResult
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from apprentice.flows.environment_list import settings_from_a_recipe
 from apprentice.flows.runtime.servers import completed
 from tests.bench.textarena_game import made_here

@@ -17,7 +17,7 @@ from apprentice.envs.echo.text import text_of
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.tasks.artifacts.foreign import newest_commit, pinned_rows
+from apprentice.tasks.artifacts.foreign.rows import newest_commit, pinned_rows
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions
 from apprentice.tasks.dataset import KnownQuestions, Verifier, show_report, take_rollouts

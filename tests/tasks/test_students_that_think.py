@@ -55,7 +55,7 @@ from apprentice.tasks.settings.spec import (
 )
 from apprentice.tasks.sft import sft, train_sft
 from apprentice.tasks.student import student
-from apprentice.tasks.training.reporters import read_completions
+from apprentice.tasks.training.tracking.completions import read_completions
 from tests.conftest import TASKS
 
 TASK = TASKS["chain_sum"]

@@ -15,7 +15,7 @@ from huggingface_hub import HfApi
 
 from apprentice.envs.echo.text import text_of
 from apprentice.envs.player import Player
-from apprentice.tasks.artifacts.foreign import pinned_rows
+from apprentice.tasks.artifacts.foreign.rows import pinned_rows
 from apprentice.tasks.dataset import KnownQuestions, Verifier
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.spec import DatasetSpec

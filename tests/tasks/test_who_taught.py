@@ -192,18 +192,18 @@ def test_a_round_takes_no_rows_again_and_no_row_is_said_to_be_a_teachers(
     recipe = load_recipe(TOY, ["collect.students=2", *([] if teacher else ["teacher="])])
     given = {"dataset": DatasetSpec(path=str(tmp_path / "rows.jsonl")), "unverified": unverified}
     recipe = recipe.model_copy(update={"collect": recipe.collect.model_copy(update=given)})
-    assert lessons.taught_by(recipe, made(work.store, Rollouts, "take_rollouts", "{}\n")) == ""
+    assert lessons.taught_by(recipe.teacher, recipe.collects, made(work.store, Rollouts, "take_rollouts", "{}\n")) == ""
     later = recipe.model_copy(update={"round": ROUND})
     asked_for: Any = None  # nothing is read
     assert lessons.rollouts_of(work, later, asked_for) is None
-    assert lessons.taught_by(later, None) == ""
+    assert lessons.taught_by(later.teacher, later.collects, None) == ""
 
 
 def test_a_teacher_who_played_is_named():
     recipe = load_recipe(TOY, [])
     assert recipe.teacher is not None
-    assert lessons.taught_by(recipe, cast(Any, "rollouts")) == recipe.teacher.called != ""
-    assert lessons.taught_by(recipe, None) == "", "nothing was left to ask"
+    assert lessons.taught_by(recipe.teacher, recipe.collects, cast(Any, "rollouts")) == recipe.teacher.called != ""
+    assert lessons.taught_by(recipe.teacher, recipe.collects, None) == "", "nothing was left to ask"
 
 
 def test_what_is_gone_is_not_taken_for_a_dataset(tmp_path: Path):

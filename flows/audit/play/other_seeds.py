@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from apprentice.envs.player import Player
+from apprentice.flows.audit.play.audited_episodes import play
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.subject import play
 from apprentice.tasks.episodes.episode import Call, Episode
 
 IGNORES_SEEDS = (

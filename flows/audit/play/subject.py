@@ -1,6 +1,6 @@
-"""What an audit looks at, and what it says of it: a server that plays an environment, and the findings of its checks.
+"""What an audit looks at: a server that plays an environment.
 
-In: a server, an environment, seeds. Out: played episodes, and a `CheckResult` for each check.
+In: a server, an environment, seeds. Out: its questions, and episodes that it played, by its script or by any other way.
 """
 
 import asyncio
@@ -14,114 +14,36 @@ from functools import cached_property
 from pathlib import Path
 from statistics import mean, median, stdev
 from time import monotonic
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from apprentice.envs.catalog import EnvironmentSpec
-from apprentice.envs.game import SAY
 from apprentice.envs.player import Player
-from apprentice.envs.wire.reply import BadReply, one_line
+from apprentice.envs.wire.reply import BadReply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import spawn, wait_for
+from apprentice.flows.audit.play.audited_episodes import AuditedEpisode, AuditReply, Move, play
 from apprentice.flows.audit.play.faults import Fault, ScriptFault, fault_in_server, files_of, scripted_call
+from apprentice.flows.audit.play.findings import CheckEvidence
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.recorded import Recorded as Recorded
+from apprentice.flows.audit.play.recorded import Recorded
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.episodes.episode import Call, Episode
 
 T = TypeVar("T")
-Severity = Literal["error", "warning", "note"]
-"""An error spoils a training, a warning costs a part of it, a note is for information."""
-Status = Literal["passed", "failed", "does not apply"]
-Move = Callable[[Episode], Call | None]
-"""Returns the next call of a running episode, `say` for a last text; None for a message that is neither."""
 Opened = Callable[[], AbstractContextManager[EnvironmentServer]]
 """Starts a server that stops with the block."""
 
-
-BREAKS = "The environment's own code fails, and with it the stage of a run that calls it."
-CORRECT = "Correct it there."
-TOOL = "Correct it there. A ValueError that a tool raises is told to the model; nothing else may leave a method."
 FIRST = 8
 """Questions on which every strategy is tried; those that earn something are tried on all."""
 SEVERAL = 4
 """Questions on which a wrong answer must earn: on one or two it is partial credit, or luck."""
 SURE = 1.645
 """Standard errors by which a strategy must earn more: one in twenty would by chance."""
-NO_SCRIPT = "no script plays it, so the right answer is not known"
 FEWEST = 3
 """Questions that a check plays, however long they take."""
-
-
 TRIED = 50
 """Episodes in which a lost server's fault is looked for."""
-
-
-class CheckEvidence(NamedTuple):
-    """The least that shows a finding: play the calls in the episode of the seed."""
-
-    seed: int
-    calls: tuple[Call, ...]
-    saw: str
-    """What the environment returned, or what is wrong with it."""
-
-    def __str__(self) -> str:
-        shown = "; ".join(
-            f"{tool}({one_line(json.dumps(given, ensure_ascii=False), 200)})" for tool, given in self.calls
-        )
-        return f"seed {self.seed}: {shown or 'reset'} → {one_line(self.saw)}"
-
-
-class CheckResult(NamedTuple):
-    """One check's result."""
-
-    check: str
-    """Its name; this, the effect and the usual severity are the check's to say, not its function's."""
-    status: Status
-    severity: Severity | None
-    found: str
-    evidence: tuple[CheckEvidence, ...] = ()
-    effect: str = ""
-    """What a failure does to a training; empty unless it failed."""
-    remedy: str = ""
-    may_pass: bool = False
-    """Whether it may pass later by itself, such as a server that is starting or a Space that wakes up."""
-
-    def as_json(self) -> dict[str, Any]:
-        return self._asdict() | {"evidence": [each._asdict() | {"text": str(each)} for each in self.evidence]}
-
-
-def passed(found: str) -> CheckResult:
-    return CheckResult("", "passed", None, found)
-
-
-def failed(found: str, remedy: str, *evidence: CheckEvidence, severity: Severity | None = None) -> CheckResult:
-    return CheckResult("", "failed", severity, found, evidence, remedy=remedy)
-
-
-def does_not_apply(why: str) -> CheckResult:
-    return CheckResult("", "does not apply", None, why)
-
-
-class Check(NamedTuple):
-    """A check: its name, and what a failure does to a training."""
-
-    name: str
-    severity: Severity
-    effect: str
-    quick: bool
-    run: "Callable[[Subject], CheckResult]"
-
-    def finding(self, verdict: CheckResult) -> CheckResult:
-        effect = self.effect if verdict.status == "failed" else ""
-        return verdict._replace(check=self.name, severity=verdict.severity or self.severity, effect=effect)
-
-
-def check(
-    name: str, severity: Severity, effect: str, quick: bool = False
-) -> Callable[["Callable[[Subject], CheckResult]"], Check]:
-    """Make a check of a function. `quick`: whether a run makes it before it buys anything."""
-    return lambda run: Check(name, severity, effect, quick, run)
 
 
 class Needs(NamedTuple):
@@ -158,105 +80,6 @@ class Extent(NamedTuple):
     """Seeds whose question is requested, and episodes over which time and memory are measured."""
     seconds: float = 5.0
     """Of a check that plays many episodes: it plays as many as it can begin."""
-
-
-class AuditedTask(NamedTuple):
-    """An environment that was audited, with the questions that it gave."""
-
-    spec: EnvironmentSpec
-    environment: Player
-    seeds: Sequence[int]
-    questions: Sequence[str]
-
-
-class AuditedEpisode(NamedTuple):
-    """An episode that was played to its end."""
-
-    seed: int
-    question: str
-    calls: tuple[Call, ...]
-    replies: tuple[str, ...]
-    rewards: tuple[float | None, ...]
-    """The reward after each call."""
-    reward: float | None
-    broken: str
-    """Why the environment failed on a call; empty otherwise."""
-    correct: str | None
-    ended: bool
-    """Whether the environment ended it."""
-
-    def evidence(self, saw: str = "") -> CheckEvidence:
-        reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
-        last = f"{self.replies[-1]!r}, " if self.replies else ""
-        return CheckEvidence(self.seed, self.calls, saw or self.broken or f"{last}{reward}")
-
-
-class AuditReply(NamedTuple):
-    """What the first episodes showed."""
-
-    questions: list[str]
-    again: list[str]
-    """The questions of the same seeds in reverse order, on another session if there is one: they differ if the server
-    counts its resets or draws at random."""
-    played: list[AuditedEpisode]
-    broken: list[AuditedEpisode]
-    """Those that could not be played to the end, except by a crash on a guessed move."""
-    rewarded: bool = True
-    """Whether any step of them had a reward, or ended its episode; True where the server took no guessed call."""
-
-
-def play(player: Player, seed: int, move: Move) -> AuditedEpisode:
-    """Play an episode. Raises Refused, BadReply, SessionLost."""
-    episode = Episode(player, seed)
-    calls: list[Call] = []
-    rewards: list[float | None] = []
-    while not episode.done:
-        if (call := move(episode)) is None:
-            episode.step({"role": "assistant", "content": "I do not know."})
-            break
-        calls.append(call)
-        take(episode, call)
-        rewards.append(episode.reward)
-    replies = tuple(each["content"] for each in episode.messages if each["role"] == "tool")
-    return AuditedEpisode(
-        seed,
-        episode.question,
-        tuple(calls),
-        replies,
-        tuple(rewards),
-        episode.reward,
-        episode.broken,
-        episode.player.correct,
-        episode.player.done,
-    )
-
-
-def take(episode: Episode, *calls: Call) -> None:
-    """Make one message's calls in a running episode, or say its last text."""
-    if calls and calls[0][0] == SAY and says(episode.player):
-        episode.step({"role": "assistant", "content": calls[0][1]["text"]})
-        return
-    named = [{"name": name, "arguments": json.dumps(arguments)} for name, arguments in calls]
-    made = [
-        {"id": f"call_{episode.turns}_{place}", "type": "function", "function": each}
-        for place, each in enumerate(named)
-    ]
-    episode.step({"role": "assistant", "content": None, "tool_calls": made})
-
-
-def says(player: Player) -> bool:
-    """Whether a call of `say` is a last text: not where a tool has this name."""
-    return player.takes_text and SAY not in [tool.name for tool in player.tools]
-
-
-def replayed(calls: Iterable[Call]) -> Move:
-    """Return a move that makes these calls in turn, and then none."""
-    left = deque(calls)
-    return lambda _: left.popleft() if left else None
-
-
-def always(call: Call | None) -> Move:
-    return lambda _: call
 
 
 def lower_bound(values: Sequence[float], sure: float = SURE) -> float:

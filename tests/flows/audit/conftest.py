@@ -14,7 +14,9 @@ from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit.audit import audit
 from apprentice.flows.audit.connection import sessions, shut, wire
-from apprentice.flows.audit.play.subject import Check, CheckResult, Extent, Needs, Subject
+from apprentice.flows.audit.play.check import Check
+from apprentice.flows.audit.play.findings import CheckResult
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 
 GAMES = Path(__file__).parent / "games"
 

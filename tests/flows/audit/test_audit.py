@@ -17,7 +17,8 @@ from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit import asking, robustness
 from apprentice.flows.audit.audit import CHECKS, Report, audit, openers
 from apprentice.flows.audit.connection import sessions, shut, wire
-from apprentice.flows.audit.play.subject import Extent, Needs, Subject, play, replayed
+from apprentice.flows.audit.play.audited_episodes import play, replayed
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from apprentice.flows.audit.robustness import given_back
 from apprentice.flows.cli.choice import environment_of
 from apprentice.flows.recipe.loading import load_recipe

@@ -10,7 +10,9 @@ from apprentice.envs.game import Game
 from apprentice.envs.wire.waiting import wait_for
 from apprentice.flows.audit import asking, exploits, near_misses, own_code
 from apprentice.flows.audit.connection import sessions, shut, wire
-from apprentice.flows.audit.play.subject import Check, CheckResult, Extent, Needs, Subject
+from apprentice.flows.audit.play.check import Check
+from apprentice.flows.audit.play.findings import CheckResult
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from tests.served_desk import FILE, ServedDesk, served_desk
 
 

@@ -10,8 +10,9 @@ import pytest
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.flows.audit.audit import audit
+from apprentice.flows.audit.play.findings import CheckResult
 from apprentice.flows.audit.play.guesses import any_value
-from apprentice.flows.audit.play.subject import CheckResult, Extent, Needs, Subject
+from apprentice.flows.audit.play.subject import Extent, Needs, Subject
 from apprentice.flows.runtime.servers import completed
 from tests.envs.published import oddities
 from tests.envs.published.parity import app, parity

@@ -8,7 +8,7 @@ from apprentice.envs.catalog import CATALOGUE, EnvironmentSpec, known
 from apprentice.envs.folders import FOLDERS
 from apprentice.envs.wire.reply import one_line
 from apprentice.flows.audit.audit import CHECKS, KNOWN, found_before
-from apprentice.flows.audit.play.subject import CheckEvidence, CheckResult
+from apprentice.flows.audit.play.findings import CheckEvidence, CheckResult
 from tests.bench.audit import (
     GAME as GAME_FILE,
 )

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.play import random_calls
+from apprentice.flows.adoption import random_calls
 from apprentice.flows.cli.adopt import adopt
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.reporting.errors import Stop

@@ -8,7 +8,7 @@ import yaml
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.play import listed_tasks
+from apprentice.flows.adoption import listed_tasks
 from apprentice.flows.cli.adopt import adopt
 from apprentice.flows.recipe.adopted_recipe import training_lines
 from apprentice.tasks.reporting.errors import Stop

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apprentice.flows.audit.play.subject import CheckEvidence, CheckResult
+from apprentice.flows.audit.play.findings import CheckEvidence, CheckResult
 from apprentice.flows.cli.environments import print_findings, print_sentence
 
 FOUND = (

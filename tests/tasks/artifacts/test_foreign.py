@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apprentice.tasks.artifacts.foreign import ModelSource, code_of, grant, name_code, source_of
+from apprentice.tasks.artifacts.foreign.models import ModelSource, code_of, grant, name_code, source_of
 from apprentice.tasks.settings.spec import StudentSpec
 
 

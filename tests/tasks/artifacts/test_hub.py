@@ -12,7 +12,7 @@ from huggingface_hub import HfApi, constants
 from pydantic import ValidationError
 
 from apprentice.tasks.artifacts import hub_http
-from apprentice.tasks.artifacts.foreign import rows_of
+from apprentice.tasks.artifacts.foreign.rows import rows_of
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
 from apprentice.tasks.artifacts.provenance import Parent

@@ -8,7 +8,7 @@ import pytest
 
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.trackio_folder import ELSEWHERE, project_in_trackio
-from apprentice.tasks.training.reporters import check_reporters
+from apprentice.tasks.training.tracking.reporters import check_reporters
 
 
 @pytest.mark.parametrize("name", ["toy", "chain-sum-qwen3-0.6b", "a_b c", "..."])

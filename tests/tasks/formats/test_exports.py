@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apprentice.envs.player import Player
-from apprentice.tasks.artifacts.foreign import rows_of
+from apprentice.tasks.artifacts.foreign.rows import rows_of
 from apprentice.tasks.dataset import KnownQuestions, Verifier
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import Message, Record

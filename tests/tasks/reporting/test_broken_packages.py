@@ -8,7 +8,7 @@ import pytest
 
 from apprentice.envs.catalog import environment_class
 from apprentice.flows.cli.error_messages import _as_stop
-from apprentice.tasks.artifacts.foreign import readable
+from apprentice.tasks.artifacts.foreign.models import readable
 from apprentice.tasks.reporting.broken_packages import broken_package, imported
 from apprentice.tasks.reporting.errors import Stop
 

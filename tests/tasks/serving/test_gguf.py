@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.tasks.artifacts.foreign import ModelSource, name_code
+from apprentice.tasks.artifacts.foreign.models import ModelSource, name_code
 from apprentice.tasks.artifacts.store_files import disk_errors
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting.errors import Stop

@@ -17,7 +17,13 @@ from apprentice.tasks.rollouts.question_rows import held_out_rows, row_of
 from apprentice.tasks.rollouts.rewards import EnvironmentReward
 from apprentice.tasks.rollouts.rollout_modes import ROLLOUT_MODES
 from apprentice.tasks.settings.grpo_settings import HeldOut
-from apprentice.tasks.training.reporters import COMPLETIONS, as_table, last_groups, log_completions, read_completions
+from apprentice.tasks.training.tracking.completions import (
+    COMPLETIONS,
+    as_table,
+    last_groups,
+    log_completions,
+    read_completions,
+)
 from apprentice.tasks.training.trainer import arguments, train
 from apprentice.tasks.training.watcher import watch
 from tests.tasks.test_one_prompt import tiny_model

@@ -14,8 +14,8 @@ from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.engine.stage import StageContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.sft_settings import SftSpec
-from apprentice.tasks.training import reporters
-from apprentice.tasks.training.reporters import check_reporters, report_to
+from apprentice.tasks.training.tracking import reporters
+from apprentice.tasks.training.tracking.reporters import check_reporters, report_to
 from apprentice.tasks.training.trainer import arguments, train
 
 TOY = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from apprentice.tasks.engine.run import RunContext
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.trackers import TrackioSpec
-from apprentice.tasks.training import reporters as trackio_log
-from apprentice.tasks.training.reporters import check_space, trackio_arguments
+from apprentice.tasks.training.tracking import reporters as trackio_log
+from apprentice.tasks.training.tracking.reporters import check_space, trackio_arguments
 from tests.hub_server import LocalHub
 from tests.tasks.artifacts.test_hub import hub
 

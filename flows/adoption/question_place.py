@@ -15,8 +15,8 @@ from apprentice.envs.wire.metadata import schema_fails
 from apprentice.envs.wire.passing import difference, leaves
 from apprentice.envs.wire.reply import BadReply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.play.first_resets import MENDED, QUESTION, FirstReset
-from apprentice.flows.audit.play.subject import Recorded
+from apprentice.flows.adoption.first_resets import MENDED, QUESTION, FirstReset
+from apprentice.flows.audit.play.recorded import Recorded
 from apprentice.flows.recipe.adopted_recipe import DerivedSetting
 from apprentice.tasks.reporting.errors import Stop
 

@@ -14,8 +14,9 @@ from apprentice.envs.wire.passing import leaves
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
+from apprentice.flows.audit.play.audited_episodes import AuditedEpisode, play
 from apprentice.flows.audit.play.guesses import any_call
-from apprentice.flows.audit.play.subject import AuditedEpisode, Recorded, play
+from apprentice.flows.audit.play.recorded import Recorded
 from apprentice.flows.recipe.adopted_recipe import DerivedSetting
 from apprentice.tasks.reporting.errors import Stop
 

@@ -12,7 +12,7 @@ from apprentice.envs.wire.passing import leaves, narrowed
 from apprentice.envs.wire.reply import BadReply, Reply
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.flows.audit.play.subject import Recorded
+from apprentice.flows.audit.play.recorded import Recorded
 from apprentice.tasks.reporting.errors import Stop
 
 BUGS = re.compile(

@@ -16,7 +16,7 @@ from apprentice.envs.openenv.tasks import rows_of
 from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import Reply
 from apprentice.envs.wire.server import EnvironmentServer
-from apprentice.flows.audit.play.first_resets import QUESTION, FirstReset, first_resets
+from apprentice.flows.adoption.first_resets import QUESTION, FirstReset, first_resets
 from apprentice.tasks.reporting.errors import Stop
 
 TASK_LISTS = {

@@ -16,10 +16,11 @@ from apprentice.envs.wire.passing import difference
 from apprentice.envs.wire.reply import BadReply, Reply, one_line
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import Refused, SessionLost
-from apprentice.flows.audit.play.first_resets import FirstReset, first_resets
+from apprentice.flows.adoption.first_resets import FirstReset, first_resets
+from apprentice.flows.audit.play.audited_episodes import play
 from apprentice.flows.audit.play.guesses import any_call
 from apprentice.flows.audit.play.other_seeds import IGNORES_SEEDS, lead_elsewhere
-from apprentice.flows.audit.play.subject import Recorded, play
+from apprentice.flows.audit.play.recorded import Recorded
 from apprentice.flows.recipe.adopted_recipe import DerivedSetting
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
