@@ -97,13 +97,16 @@ def test_counts_are_added_to_those_of_earlier_attempts(recipe: Recipe):
 
     def body(context: StageContext) -> None:
         count("episodes", 2)
-        count("usd", costs.pop(0))
+        count("cost_usd", costs.pop(0))
         if costs:
             raise ZeroDivisionError("the first time only")
 
     state, labels = ended(body, recipe, retries=1)
     assert state.is_completed()
-    assert {name: labels[f"apprentice.{name}"] for name in ("episodes", "usd")} == {"episodes": 4, "usd": 0.75}
+    assert {name: labels[f"apprentice.{name}"] for name in ("episodes", "cost_usd")} == {
+        "episodes": 4,
+        "cost_usd": 0.75,
+    }
 
 
 @pytest.mark.usefixtures("prefect_server")

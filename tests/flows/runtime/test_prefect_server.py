@@ -89,6 +89,7 @@ def test_a_server_of_ones_own_is_named_where_it_is_not_obvious_and_the_command_i
     finally:
         prefect_server._held.close()
     assert said == ([] if where == "the environment" else [f"Prefect's server: {prefect_server_url}, as {where} says."])
+    assert state.state_details.flow_run_id is not None
     with get_client(sync_client=True) as client:
         tags = client.read_flow_run(state.state_details.flow_run_id).tags
     assert LOCAL in tags
@@ -125,7 +126,7 @@ def program() -> Iterator[Callable[..., str]]:
             self.end_headers()
             self.wfile.write(body.encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """It prints nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
