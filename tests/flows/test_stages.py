@@ -4,7 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 from prefect.client.orchestration import get_client
 from prefect.states import Completed, State
 
@@ -31,6 +33,10 @@ def test_each_flow_makes_its_own_stage_with_all_that_it_is_given(name: str, monk
     body("recipe", *given)
     ((recipe, stage, *rest),) = made
     assert (recipe, stage.name, rest) == ("recipe", name, given)
+
+
+def refused(status: int) -> HfHubHTTPError:
+    return HfHubHTTPError("said", response=httpx2.Response(status, request=httpx2.Request("GET", "https://hub")))
 
 
 def ended(body: Callable[[StageContext], None], recipe: Recipe, retries: int = 0) -> tuple[State, dict[str, Any]]:
@@ -60,6 +66,8 @@ def recipe(tmp_path: Path) -> Recipe:
     [
         (None, "Completed", "local/toy-questions@"),
         (SessionLost("no answer"), "EnvironmentAway", "no answer"),
+        (refused(503), "HubAway", "said"),
+        (refused(403), "Failed", "said"),
         (ZeroDivisionError("a bug"), "Failed", "a bug"),
     ],
 )

@@ -63,10 +63,10 @@ def test_a_server_that_fails_while_the_flow_is_imported_is_told_before_the_flow(
         prefect_server.start_prefect_server()
 
 
-def test_no_server_is_begun_where_one_is_configured(alone, monkeypatch):
-    monkeypatch.setattr(prefect_server, "local_server", lambda _: pytest.fail("started"))
+def test_no_server_is_begun_where_one_is_configured(alone):
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         prefect_server.begin_prefect_server()
+    assert prefect_server._starting.cache_info().currsize == 0
 
 
 @pytest.mark.parametrize("where", ["the environment", "Prefect's profile"])
