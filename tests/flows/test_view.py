@@ -1,7 +1,11 @@
 """`apprentice view` shows the episodes of an artifact from the store: what it finds, what it serves, to whom."""
 
 import json
+import re
+import signal
 import socket
+import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -13,14 +17,13 @@ from starlette.testclient import TestClient
 from apprentice.flows import view
 from apprentice.flows.pages.episode_files import FIRST
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.runtime import servers
 from apprentice.flows.view import app_of, shown_of_key, shown_of_recipe
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.types import Questions, Rollouts, SftCheckpoint, Verdict
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.reporting.errors import Stop
 from tests.browser import browser
-from tests.flows.commands import TOY
+from tests.flows.commands import BIN, TOY, environment, hears_ctrl_c
 from tests.flows.pages.hostile_report import rollout
 from tests.tasks.evaluations import episodes, evaluation, published
 
@@ -164,31 +167,38 @@ def test_a_browser_shows_filters_and_opens_what_the_server_has(browser: Any, sto
         thread.join()
 
 
-@pytest.mark.parametrize("browser", [True, False])
-def test_a_view_is_served_to_this_machine_until_it_is_interrupted(browser: bool, monkeypatch: Any, capsys: Any):
-    opened, served = [], []
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_view_is_served_to_this_machine_until_it_is_interrupted(
+    opens: bool, store: LocalStore, verdict: Verdict, tmp_path: Path
+):
+    shows = tmp_path / "browser"
+    shows.write_text(f"#!/bin/sh\necho $1 > {tmp_path}/opened\n")
+    shows.chmod(0o755)
+    command = [str(BIN / "apprentice"), "view", verdict.key, "--store", str(store.root)]
+    with subprocess.Popen(
+        [*command, *([] if opens else ["--no-browser"])],
+        env={**environment(tmp_path), "BROWSER": f"{shows} %s"},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hears_ctrl_c,
+    ) as served:
+        assert served.stdout is not None
+        found = re.fullmatch(
+            r"The episodes are at (http://127\.0\.0\.1:\d+/); stop it with Ctrl-C\.\n", served.stdout.readline()
+        )
+        assert found
+        with urllib.request.urlopen(found[1], timeout=60) as page:
+            assert b"<!doctype html>" in page.read(200).lower()
+        served.send_signal(signal.SIGINT)
+        assert served.stdout.read() == "The view has stopped.\n"
+    assert served.returncode == 0
+    opened = tmp_path / "opened"
+    assert (opened.read_text().strip() if opened.exists() else "") == (found[1] if opens else "")
 
-    class Server:
-        def __init__(self, settings: Any):
-            served.append(settings)
 
-        def run(self, sockets: list[socket.socket]) -> None:
-            served.append(sockets[0].getsockname())
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("uvicorn.Server", Server)
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr(view, "app_of", lambda shown: f"app of {shown}")
-    monkeypatch.setattr(servers, "server_settings", lambda app: f"settings of {app}")
-    view.serve([], 0, browser)
-    settings, (host, port) = served
-    assert (settings, host) == ("settings of app of []", "127.0.0.1")
-    url = f"http://127.0.0.1:{port}/"
-    assert opened == ([url] if browser else [])
-    said = capsys.readouterr().out
-    assert said == f"The episodes are at {url}; stop it with Ctrl-C.\nThe view has stopped.\n"
+def test_a_port_that_is_taken_is_told():
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(Stop, match=r"Port \d+ is not available: .*\.\n"),
     ):
-        view.serve([], taken.getsockname()[1], browser)
+        view.serve([], taken.getsockname()[1], browser=False)
