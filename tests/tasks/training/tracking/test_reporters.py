@@ -18,7 +18,7 @@ from apprentice.tasks.training.tracking import reporters
 from apprentice.tasks.training.tracking.reporters import check_reporters, report_to
 from apprentice.tasks.training.trainer import arguments, train
 
-TOY = Path(__file__).parents[3] / "deployments" / "recipes" / "toy.yaml"
+TOY = Path(__file__).parents[4] / "deployments" / "recipes" / "toy.yaml"
 
 
 @pytest.fixture(autouse=True)
