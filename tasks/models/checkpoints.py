@@ -20,7 +20,6 @@ from apprentice.tasks.artifacts.foreign.models import (
     runs_code,
     weights_elsewhere,
 )
-from apprentice.tasks.models.allocator import keep_freed_memory
 from apprentice.tasks.models.configuration import auto_class, forget_the_network
 from apprentice.tasks.reporting.broken_packages import broken_package
 from apprentice.tasks.reporting.errors import Stop
@@ -64,7 +63,6 @@ def load_model(checkpoint: Path, trusted: Trusted = (), **how: Any) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the run shows its own
-    keep_freed_memory()
     check_files(checkpoint)
     source = weights_elsewhere(checkpoint)
     given = grant(source, trusted)

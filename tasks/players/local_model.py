@@ -18,6 +18,7 @@ from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import chat_format
 from apprentice.tasks.episodes.thinking import thinking_of
+from apprentice.tasks.models.allocator import keep_freed_memory
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.memory import round_weights
@@ -46,6 +47,7 @@ class LocalModel:
         self._tokenizer = load_tokenizer(checkpoint, trusted)
         self._ends = chat_format(self._tokenizer).ends
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        keep_freed_memory()
         self._model = load_model(checkpoint, trusted).to(device).eval()
         if spec.bf16:
             round_weights(self._model)

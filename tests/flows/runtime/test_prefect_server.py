@@ -71,7 +71,7 @@ def test_no_server_is_begun_where_one_is_configured(alone):
 
 @pytest.mark.parametrize("where", ["the environment", "Prefect's profile"])
 def test_a_server_of_ones_own_is_named_where_it_is_not_obvious_and_the_command_is_guarded(
-    where: str, prefect_server_url: str, monkeypatch, capsys
+    where: str, prefect_server_url: str, monkeypatch
 ):
     from prefect import flow
 

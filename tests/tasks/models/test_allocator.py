@@ -13,7 +13,9 @@ import resource
 import sys
 from pathlib import Path
 import torch
-from apprentice.tasks.models.checkpoints import load_model
+from apprentice.tasks.players.local_model import LocalModel
+from apprentice.tasks.players.protocols import Parity
+from apprentice.tasks.settings.spec import EvaluateSpec
 
 def taken():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -22,7 +24,7 @@ def taken():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 first = taken()
-load_model(Path(sys.argv[1]))
+LocalModel(Path(sys.argv[1]), EvaluateSpec(), Parity(), seed=0)
 taken()
 print(first, taken())
 """
@@ -31,7 +33,7 @@ OF_A_TENSOR = 2**24 * 4 // 4096
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another C library allocates")
-def test_a_process_that_loads_a_model_gets_the_memory_of_its_large_tensors_once(tmp_path: Path):
+def test_a_process_in_which_a_checkpoint_answers_gets_the_memory_of_its_large_tensors_once(tmp_path: Path):
     loading = [sys.executable, "-c", PAGES, written(tmp_path)]
     done = subprocess.run(loading, capture_output=True, text=True, timeout=120)
     before, after = map(int, done.stdout.split())
