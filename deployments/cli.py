@@ -76,7 +76,7 @@ def setup(
     from prefect.client.orchestration import get_client
 
     from apprentice.deployments.provisioning import FILES, set_up
-    from apprentice.flows.runtime.work_pool import check_server
+    from apprentice.flows.runtime.deployed_runs import check_server
 
     check_server()
     with get_client(sync_client=True) as client:
@@ -113,7 +113,7 @@ def deploy(
     from apprentice.deployments.steps import with_common_store
     from apprentice.flows.recipe.elsewhere import paths_needed
     from apprentice.flows.recipe.loading import load_recipe
-    from apprentice.flows.runtime.work_pool import check_server
+    from apprentice.flows.runtime.deployed_runs import check_server
 
     check_server()
     chosen = load_recipe(recipe, set_ or [])

@@ -197,7 +197,7 @@ def _schedule(pool: str, recipe: Path, overrides: list[str] | None, rounds: int 
     check_certificates()
     from prefect.utilities.urls import url_for
 
-    from apprentice.flows.runtime.work_pool import start_on
+    from apprentice.flows.runtime.deployed_runs import start_on
 
     started = start_on(pool, recipe, overrides or [], rounds)
     print(f"Scheduled on {pool}: {started.name}\n{url_for(started) or started.id}")
@@ -252,8 +252,8 @@ def status(
     """Show the running, waiting and failed runs on Prefect's server, and why."""
     quiet()
     check_certificates()
+    from apprentice.flows.runtime.deployed_runs import check_server
     from apprentice.flows.runtime.prefect_server import check_answers, server_url
-    from apprentice.flows.runtime.work_pool import check_server
     from apprentice.flows.status import show
     from apprentice.flows.status import status as look
 

@@ -1,15 +1,13 @@
-"""Stages on work pools: where one runs, how it is sent there, and how a recipe's run is started on one.
+"""Stages on work pools: where one runs, and how it is sent there.
 
-In: a stage's arguments, or a deployed recipe. Out: the artifact's location and counts, when the stage's flow run has
-ended. All waiting happens on the cheap side, with retries while Prefect's server is down.
+In: a stage's arguments. Out: the artifact's location and counts, when the stage's flow run has ended. All waiting
+happens on the cheap side, with retries while Prefect's server is down.
 """
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +15,6 @@ import httpx
 import tenacity
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.context import FlowRunContext
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -30,14 +27,11 @@ from apprentice.envs.paths import Absolute
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.server import SessionLost
 from apprentice.envs.wire.session import wait_until_there
-from apprentice.flows.recipe.elsewhere import elsewhere, overrides_elsewhere
-from apprentice.flows.recipe.loading import load_recipe, with_overrides
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.tasks.artifacts.hub_client import wait_until_hub_answers
 from apprentice.tasks.engine.run import Dispatched, WorkerLocation
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
-from apprentice.tasks.reporting.permanent_server import shared
 
 MAX_CRASHES = 5
 """How often a crashed run is scheduled again."""
@@ -244,59 +238,3 @@ def _server_time() -> datetime:
     with get_client(sync_client=True) as client:
         said = client.hello().headers.get("date")
     return parsedate_to_datetime(said) if said else now("UTC")
-
-
-MISSING = object()
-
-
-def start_on(pool: str, path: Path, overrides: Sequence[str], rounds: int | None = None) -> FlowRun:
-    """Schedule a run, or that many rounds, and return immediately. Raises Stop."""
-    check_server()
-    wanted = load_recipe(path, list(overrides))
-    kind = "retrain" if rounds is None else "improve"
-    deploy = f"apprentice deploy {path} --pool {pool}" + ("" if rounds is None else " --rounds 1")
-    deployment = _deployment_of(f"{kind}/{wanted.name}", pool, deploy)
-    overrides = overrides_elsewhere(wanted, overrides)
-    deployed = with_overrides(Recipe.model_validate(deployment.parameters["recipe"]), overrides)
-    wanted_fields, deployed_fields = (each | {"store": None} for each in (elsewhere(wanted), deployed.as_parameters()))
-    if changed := next(_differences(wanted_fields, deployed_fields), None):
-        raise Stop(
-            f"{path} differs from the deployment {kind}/{wanted.name}: {changed}.",
-            f"Deploy it again ({deploy}), with or without this run's --set options.",
-        )
-    named = f"{wanted.name}-seed{wanted.seed}" if rounds is None else f"{wanted.name}-improve"
-    changed_here = {"overrides": list(overrides)} | ({} if rounds is None else {"rounds": rounds})
-    run = run_deployment(deployment.id, parameters=changed_here, flow_run_name=named, timeout=0)
-    assert isinstance(run, FlowRun)
-    return run
-
-
-def check_server() -> None:
-    """Raise Stop if no Prefect server is configured."""
-    if not shared():
-        raise Stop(
-            "No Prefect server is configured: a run without one shows its progress in its own terminal.",
-            "Start one (prefect server start) and set PREFECT_API_URL to it, such as http://127.0.0.1:4200/api.",
-        )
-
-
-def _deployment_of(name: str, pool: str, deploy: str) -> DeploymentResponse:
-    with get_client(sync_client=True) as client:
-        try:
-            found = client.read_deployment_by_name(name)
-        except ObjectNotFound:
-            raise Stop(f"There is no deployment {name} on Prefect's server.", f"Create it: {deploy}") from None
-    if found.work_pool_name != pool:
-        raise Stop(
-            f"{name} is deployed on the pool {found.work_pool_name}, not on {pool}.",
-            f"Use --on {found.work_pool_name}, or deploy it there: {deploy}",
-        )
-    return found
-
-
-def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in {**one, **other}:
-            yield from _differences(one.get(name, MISSING), other.get(name, MISSING), f"{path}.{name}".lstrip("."))
-    elif one != other:
-        yield path

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from apprentice.deployments import deployment, new_environment, new_project, provisioning, spaces
 from apprentice.deployments.cli import app
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.runtime import work_pool
+from apprentice.flows.runtime import deployed_runs
 from tests.flows.commands import TOY
 
 
@@ -22,7 +22,7 @@ def typed(*words: object) -> Result:
 
 @pytest.fixture(autouse=True)
 def server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_pool, "check_server", lambda: None)
+    monkeypatch.setattr(deployed_runs, "check_server", lambda: None)
     monkeypatch.setattr(orchestration, "get_client", lambda sync_client: nullcontext(f"client {sync_client}"))
     monkeypatch.setattr(urls, "url_for", lambda *_: "")
 

@@ -16,7 +16,7 @@ from apprentice.deployments.deployment import deploy, on_a_schedule
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.flows.recipe.recipe import Recipe
 from apprentice.flows.retrain import retrain
-from apprentice.flows.runtime.work_pool import start_on
+from apprentice.flows.runtime.deployed_runs import start_on
 from apprentice.tasks.reporting.errors import Stop
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("prefect_server", "pool")]

@@ -18,7 +18,7 @@ from apprentice.flows.cli.app import app
 from apprentice.flows.cli.runs import _window
 from apprentice.flows.pages import report_view
 from apprentice.flows.recipe.loading import load_recipe
-from apprentice.flows.runtime import prefect_server, servers, work_pool
+from apprentice.flows.runtime import deployed_runs, prefect_server, servers
 from apprentice.tasks import dataset
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.reporting import announce, permanent_server
@@ -117,7 +117,7 @@ def test_a_server_that_others_look_at_is_told_of_a_run_with_nothing_to_do_too(
 
 @pytest.mark.parametrize("rounds", [None, 4])
 def test_what_runs_on_a_pool_is_scheduled_and_named_with_its_link(rounds: int | None, stand: Stand):
-    started = stand(work_pool, "start_on", SimpleNamespace(name="toy-seed3", id="the-id"))
+    started = stand(deployed_runs, "start_on", SimpleNamespace(name="toy-seed3", id="the-id"))
     stand(urls, "url_for")
     command = ["run", TOY] if rounds is None else ["improve", TOY, "--rounds", rounds]
     ended = typed(*command, "--on", "cpu", "--set", "seed=3")
@@ -142,7 +142,7 @@ def test_status_looks_as_many_hours_back_as_it_says(
     given: list[str], hours: float, stand: Stand, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(status, "console", Console(width=200))
-    stand(work_pool, "check_server")
+    stand(deployed_runs, "check_server")
     checks, found = stand(prefect_server, "check_answers"), {"runs": [], "failed": [], "workers": []}
     looked = stand(status, "status", found)
     ended = typed("status", *given)

@@ -293,19 +293,6 @@ def test_a_run_that_crashed_too_often_within_a_day_is_left_to_a_person(monkeypat
             run_flow_sync(body, flow_run=crashed())
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "found"),
-    [
-        ({"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}, []),
-        ({"a": 1, "b": {"c": 2, "d": [1]}}, {"a": 2, "b": {"c": 3, "d": [2]}}, ["a", "b.c", "b.d"]),
-        ({"a": None}, {"b": {"c": 1}}, ["a", "b"]),
-        ({"a": {"b": 1}}, {"a": 1}, ["a"]),
-    ],
-)
-def test_the_fields_in_which_a_recipe_differs_from_its_deployment(one: Any, other: Any, found: list[str]):
-    assert list(work_pool._differences(one, other)) == found
-
-
 def test_a_missing_deployment_is_named_with_the_command_that_makes_it():
     @flow
     def parent() -> None:
