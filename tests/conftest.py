@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import ssl
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -87,6 +88,14 @@ def context(work: RunContext, tmp_path: Path) -> StageContext:
     out.mkdir()
     scratch.mkdir()
     return StageContext(work, "0" * 20, out, scratch)
+
+
+@pytest.fixture
+def hears_sigint() -> Iterator[None]:
+    """A shell that puts the tests into the background has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -255,14 +255,26 @@ def test_who_stood_still_and_was_succeeded_neither_writes_nor_buys(how: str, tmp
     assert left(tmp_path) == before, "the other's lease stays"
 
 
+def works_for_hours(interrupted: list[bool]) -> None:
+    try:
+        threading.Event().wait(60)
+    except KeyboardInterrupt:
+        interrupted.append(True)
+        raise
+
+
+@pytest.mark.usefixtures("hears_sigint")
 def test_the_thread_that_works_is_interrupted_when_another_process_has_taken_over(tmp_path: Path):
+    interrupted: list[bool] = []
+
     def train_for_hours() -> None:
         with held(tmp_path / "k") as mine:
             take_over(tmp_path, mine)
-            assert threading.Event().wait(60)
+            works_for_hours(interrupted)
 
     with pytest.raises(MadeElsewhere, match="another run took over"):
         train_for_hours()
+    assert interrupted
 
 
 @pytest.mark.parametrize("saw_it", [False, True])
@@ -287,17 +299,21 @@ def test_an_interrupt_that_comes_while_the_block_ends_says_who_took_over(saw_it:
         train_until_the_last_step()
 
 
+@pytest.mark.usefixtures("hears_sigint")
 def test_a_stage_that_was_succeeded_publishes_nothing_and_leaves_the_others_files(work: RunContext):
+    interrupted: list[bool] = []
+
     @stage(produces=Questions, version=1, title="toy")
     def toy(context: StageContext) -> dict[str, Any]:
         (context.out / "questions.jsonl").write_text("{}\n")
         (first,) = (context.run.store.root / ".locks").glob("toy-*.lease")
         first.write_text(owner(token="another", machine="another"))
-        assert threading.Event().wait(60)
+        works_for_hours(interrupted)
         return COUNTS
 
     with pytest.raises(MadeElsewhere, match="another run took over"):
         toy(work)
+    assert interrupted
     assert [each.name.split("-")[0] for each in (work.store.root / ".staging").iterdir()] == ["toy"]
     assert [each.name.split("-")[0] for each in (work.store.root / ".scratch").iterdir()] == ["toy"]
     assert not (work.store.root / "datasets").exists()

@@ -392,15 +392,7 @@ def test_inspect_leaves_the_process_as_it_was(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.fixture
-def _hears_ctrl_c() -> Iterator[None]:
-    """A shell that puts the tests into the background has them ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_hears_ctrl_c")
+@pytest.mark.usefixtures("hears_sigint")
 def test_ctrl_c_is_not_swallowed(chain_sum: EnvironmentSpec, pool: EnvironmentPool, tmp_path: Path):
     async def interrupted(*_: Any) -> ModelOutput:
         signal.raise_signal(signal.SIGINT)
