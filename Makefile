@@ -16,7 +16,7 @@ RECIPE ?= deployments/recipes/laptop.yaml
 NAME :=
 
 # SmolLM2 from a folder that its package fills, so that no account and no Hub is needed
-REAL := $(if $(filter real thinks,$(NAME)),deployments/recipes/smollm2$(if $(filter thinks,$(NAME)),-thinks).yaml \
+REAL := $(if $(filter real thinks,$(NAME)),deployments/recipes/smollm2$(if $(filter real,$(NAME)),-addition).yaml \
     --set student.model=build/smollm2/model --set student.revision=null)
 
 # Where bytecode is switched off, as in many containers, each process of a run or a test compiles every source again.

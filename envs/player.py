@@ -182,6 +182,11 @@ class Player(OldPlayer):
             lowest, unfinished = self.reward_range[0], self.environment.unfinished
             self.environment.reward = lowest if unfinished is None else unfinished
 
+    def lower(self, to: float) -> None:
+        """Score an episode that its player ended no higher than `to`, where nobody knows the lowest reward."""
+        if not self.environment.bounded and not self.done and self.reward is not None:
+            self.environment.reward = min(self.reward, to)
+
     def lose(self, why: str) -> None:
         """End the episode without a reward."""
         self.environment.session.lose(why)

@@ -116,7 +116,7 @@ def larger_groups(recipe: Recorded) -> Remedy:
 
 
 def pretrained(recipe: Recorded) -> Remedy:
-    """A small pretrained model, with the settings of `deployments/recipes/smollm2.yaml` that its size needs."""
+    """A small pretrained model, with the settings of the recipe `smollm2-addition` that its size needs."""
     found = {"model": str(HERE)} if HERE.is_dir() else {"model": PRETRAINED, "revision": "main"}
     student = {**found, "chat_template": "qwen2_5"}
     rows, batch = value_of(recipe, "windows.collect.size") or 0, value_of(recipe, "sft.batch_size") or 1

@@ -19,6 +19,7 @@ from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.envs.wire.waiting import spawn, start
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import Message
+from apprentice.tasks.episodes.thinking import CUT_OFF
 from apprentice.tasks.reporting.errors import Stop
 
 
@@ -96,6 +97,7 @@ class LiveRollouts:
         episodes = [episode for each in self._episode_tasks if (episode := each.result()) is not None]
         for episode in episodes:
             episode.give_up()
+        _lower_cut_off(episodes)
         return sum(episode.unfinished for episode in episodes)
 
     def broken(self) -> int:
@@ -150,3 +152,11 @@ class LiveRollouts:
             await spawn(episode.step, message)
         except SessionLost:  # as above
             return
+
+
+def _lower_cut_off(episodes: Sequence[Episode]) -> None:
+    """Gives those with a thought that is cut off the lowest reward of their group, where the environment has none."""
+    known = [(episode.seed, episode.reward) for episode in episodes if episode.reward is not None]
+    for episode in episodes:
+        if episode.messages[-1].get(CUT_OFF):
+            episode.player.lower(min((reward for seed, reward in known if seed == episode.seed), default=0.0))

@@ -80,7 +80,7 @@ SIZES = {
     "full": Size(  # Qwen/Qwen3-1.7B's config.json; a fraction of the documents' steps, so that it ends within minutes
         Shape(2048, 6144, 28, 16, 8, 128, 151_936, 40_960), 80, {"grpo": {"max_steps": 10, "logging_steps": 5}}
     ),
-    "smollm2": Size(  # SmolLM2-135M-Instruct with the batches of deployments/recipes/smollm2.yaml
+    "smollm2": Size(  # SmolLM2-135M-Instruct with the batches of the recipe smollm2-addition
         Shape(576, 1536, 30, 9, 3, 64, 49_152, 8_192),
         160,
         {

@@ -24,7 +24,7 @@ MARKS = ("<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "
 """What Qwen3's tokenizer has as one token each."""
 WORDS = 2_000
 TEMPLATE = "qwen2_5"
-"""TRL's chat template of a pretrained model, as in deployments/recipes/smollm2.yaml: its own shows no tools."""
+"""TRL's chat template of a pretrained model, as in the recipe smollm2-addition: its own shows no tools."""
 
 
 def played(pool: EnvironmentPool, seeds: Iterable[int]) -> list[Episode]:

@@ -48,7 +48,7 @@ def on(name: str, steps: dict[str, int], fits: int, *settings: str) -> Case:
 
 
 CASES = {
-    "smollm2": on("smollm2", {"sft": 3, "grpo": 1}, 16, f"student.model={MODEL}", "student.revision=null"),
+    "smollm2": on("smollm2-addition", {"sft": 3, "grpo": 1}, 16, f"student.model={MODEL}", "student.revision=null"),
     "laptop": on("laptop", {"sft": 100, "grpo": 20}, 256),
 }
 

@@ -43,7 +43,7 @@ SMALL = {
 
 def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
     """The recipe on a task; the same episodes, epochs and steps whether the student thinks or not."""
-    path = RECIPES / ("toy.yaml" if small else "smollm2-thinks.yaml")
+    path = RECIPES / ("toy.yaml" if small else "smollm2.yaml")
     sets = [] if small else [f"student.model={MODEL}", "student.revision=null"]
     left_out: Any = {"environment": {"version", "code"}, "teacher": {"script", "thoughts"}, "guards": True}
     whole = load_recipe(path, sets).model_dump(mode="json", exclude=left_out)
@@ -52,6 +52,8 @@ def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
     thinks = thinking != "off"
     whole["student"] |= {"thinking": {"mode": thinking, "max_tokens": 96} if thinks else "off"}
     whole["evaluate"] |= {"thinking": thinks}
+    if task == "number" and not small:
+        whole["grpo"] |= {"max_completion_length": 288, "batch_size": 32}  # of all turns
     return whole
 
 

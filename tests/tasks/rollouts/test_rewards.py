@@ -13,6 +13,7 @@ from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
 from apprentice.tasks.analysis.curve_signals import value_of
+from apprentice.tasks.episodes.thinking import cut_off
 from apprentice.tasks.files.question_lists import TrainedQuestions
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
@@ -130,6 +131,36 @@ def test_rollouts_without_a_token_left_earn_the_lowest_reward_and_are_counted(tm
         first = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), rollouts)
         assert first(seed=[1] * 4, question=[""] * 4, log_metric=logged.__setitem__) == [1.0, -1.0, -1.0, -1.0]
     assert logged[UNFINISHED] == 0.5
+
+
+class Endless(Risky):
+    """Nobody knows how low its reward may get."""
+
+    bounded = False
+    unfinished = 0.0
+
+
+@pytest.mark.parametrize(
+    ("messages", "rewards"),
+    [
+        ([RIGHT, WRONG, cut_off("It is"), TEXT], [1.0, -1.0, -1.0, 0.0]),
+        ([RIGHT, RIGHT, cut_off("It is"), TEXT], [1.0, 1.0, 0.0, 0.0]),
+        ([WRONG, RIGHT, TEXT, cut_off("It is")], [-1.0, 1.0, 0.0, 0.0]),  # the wrong one is of another question
+    ],
+)
+def test_a_thought_that_is_cut_off_earns_the_lowest_of_its_group_where_nobody_knows_a_lowest(
+    tmp_path: Path, messages: list[dict[str, Any]], rewards: list[float]
+):
+    task = EnvironmentSpec(name=f"{Endless.__module__}:Endless", settings={"dataset": "chain_sum"})
+    seeds = [3 if messages[0] == WRONG and n == 0 else 1 for n in range(4)]
+    with (
+        EnvironmentPool(task, EnvironmentServer(url="http://127.0.0.1:9"), size=4) as pool,
+        LiveRollouts(pool) as rollouts,
+    ):
+        rollouts.begin([{"seed": seed, "question": "Which number?"} for seed in seeds])
+        rollouts.step(dict(enumerate(messages)))
+        first = EnvironmentReward(GrpoSpec(), TrainedQuestions(tmp_path / "asked.jsonl"), rollouts)
+        assert first(seed=seeds, question=[""] * 4) == rewards
 
 
 def test_where_the_reward_is_a_weighted_sum_the_environments_own_is_logged_beside_it(tmp_path: Path):
