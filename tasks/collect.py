@@ -22,6 +22,8 @@ from apprentice.envs.tools import described_text
 from apprentice.envs.wire.metrics import count
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.analysis.broken_episodes import check_broken
+from apprentice.tasks.analysis.outcomes import why_dropped
+from apprentice.tasks.analysis.thought_faults import check_of
 from apprentice.tasks.artifacts.alike import made_alike
 from apprentice.tasks.artifacts.types import COUNTED, Rollouts, RolloutShard
 from apprentice.tasks.endpoints.budget import Budget
@@ -268,14 +270,15 @@ class CollectedEpisode(NamedTuple):
 def play_shortest(
     instance: Player, seed: int, teacher: Teacher, environment: EnvironmentSpec, keep_raw: bool, tries: int
 ) -> CollectedEpisode:
-    """Plays a question so often, and takes the right episode with the shortest thoughts, else the first one. Its costs
-    are those of all."""
+    """Plays a question so often, and takes the right episode with the shortest thoughts of those that the filter keeps,
+    else of the right ones, else the first one. Its costs are those of all."""
     played = [play_one(instance, seed, teacher, environment, keep_raw)]
     while len(played) < tries and not played[-1].record.failed_at:
         played.append(play_one(instance, seed, teacher, environment, keep_raw))
     if len(played) == 1:
         return played[0]
     right = [each for each in played if is_right(each.record.reward)]
+    right = [each for each in right if why_dropped(each.record.model_dump(), set(), check_of()) is None] or right
     letters = [letters_of_thought(each.record.messages) or math.inf for each in right]  # one without a thought is last
     chosen = right[letters.index(min(letters))] if right else played[0]
     spent = {name: sum(getattr(each.record, name) for each in played) for name in ("attempts", *COUNTED)}

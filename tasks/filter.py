@@ -7,6 +7,7 @@ set. For a student that thinks, its thoughts must be sound instead (analysis/tho
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.analysis.outcomes import why_dropped
@@ -30,13 +31,28 @@ DROPPED = "dropped.json"
 """The first episode that was dropped for each cause: its seed, and its assistant's turns."""
 
 
+class Dropped:
+    """How many episodes were dropped for each cause, and the first one of each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._examples: dict[str, dict[str, Any]] = {}
+
+    def note(self, cause: str, episode: dict[str, Any]) -> None:
+        self.counts[cause] += 1
+        self._examples.setdefault(cause, {"seed": episode["seed"], "turns": turns_of(episode["messages"])})
+
+    def write(self, folder: Path) -> None:
+        (folder / DROPPED).write_text(json.dumps(self._examples, ensure_ascii=False, indent=1) + "\n")
+
+
 @stage(produces=KeptRollouts, version=2, title="Filter by reward", drawn=Drawn("Filter", "kept", "kept"))
 def filter_rollouts(context: StageContext, rollouts: Rollouts, questions: Questions) -> dict[str, Any]:
     """Keeps the episodes that SFT trains on. Raises Stop when none is left."""
     return _filter(context, rollouts, questions)
 
 
-@stage(produces=KeptRollouts, version=3, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
+@stage(produces=KeptRollouts, version=4, title="Filter by reward and thought", drawn=Drawn("Filter", "kept", "kept"))
 def filter_thoughts(
     context: StageContext, rollouts: Rollouts, questions: Questions, student: Checkpoint
 ) -> dict[str, Any]:
@@ -51,10 +67,9 @@ def _filter(
     context: StageContext, rollouts: Rollouts, questions: Questions, thoughts: Check | None = None
 ) -> dict[str, Any]:
     evaluation_texts = held_out_texts(context.fetch(questions))
-    dropped: Counter[str] = Counter()
+    dropped = Dropped()
     mixed: dict[str, Counter[bool]] = {}
     samples: list[dict[str, Any]] = []
-    examples: dict[str, dict[str, Any]] = {}
     kept, without, rewards = 0, 0, []
     with (
         (context.fetch(rollouts) / "rollouts.jsonl").open() as episodes,
@@ -66,23 +81,22 @@ def _filter(
             rewards += [episode["reward"]] if episode["reward"] is not None and not episode["failed_at"] else []
             mixed.setdefault(episode["environment"], Counter())[cause is None] += 1
             if cause is not None:
-                dropped[cause] += 1
-                examples.setdefault(cause, {"seed": episode["seed"], "turns": turns})
+                dropped.note(cause, episode)
                 continue
             kept += 1
             without += not any(turn.get(THOUGHT) for turn in turns)
             out.write(line)
             samples += [episode] if len(samples) < SAMPLES else []
-    _announce(rollouts.episodes, kept, dropped, mixed)
+    _announce(rollouts.episodes, kept, dropped.counts, mixed)
     if thoughts is not None:
-        (context.out / DROPPED).write_text(json.dumps(examples, ensure_ascii=False, indent=1) + "\n")
+        dropped.write(context.out)
         if without:
             announce.warn(
                 f"{without} of the {kept} kept episodes have no thought, and SFT learns them without one. Where an "
                 "endpoint hides its reasoning, only what it writes beside the call can be learned."
             )
     if not kept:
-        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3))
+        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.counts.most_common(3))
         least, best = min(rewards, default=0.0), max(rewards, default=0.0)
         earned = f"; rewards from {least:g} to {best:g}" if rewards else ""
         rescaled = f"Where {best:g} is a good reward, say so: environment.scale: [{min(0.0, least):g}, {best:g}]. "
@@ -95,7 +109,7 @@ def _filter(
     (context.out / "samples.md").write_text(text)
     announce.detail(text)
     announce.markdown("kept-samples", text.strip(), "Three of the kept rollouts, as the student will see them")
-    return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+    return {"episodes": rollouts.episodes, "kept": kept, "dropped": dict(sorted(dropped.counts.items()))}
 
 
 def _announce(episodes: int, kept: int, dropped: Counter[str], mixed: dict[str, Counter[bool]]) -> None:

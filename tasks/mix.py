@@ -29,7 +29,7 @@ from apprentice.tasks.episodes.record import DATASET, EvaluatedEpisode, Record, 
 from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.files.question_lists import used_questions
-from apprentice.tasks.filter import as_samples
+from apprentice.tasks.filter import Dropped, as_samples
 from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.judgement.samples import text_of_turns
 from apprentice.tasks.models.tokenizer import load_tokenizer
@@ -72,7 +72,7 @@ def mix_rollouts(
     return _mix(context, spec, environment, questions, rollouts, tries, earlier, teacher, seed)
 
 
-@stage(produces=KeptRollouts, version=2, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
+@stage(produces=KeptRollouts, version=3, title="Rollouts to learn from", drawn=Drawn("Mix", "episodes", "episodes"))
 def mix_thoughts(
     context: StageContext,
     spec: MixSpec,
@@ -103,31 +103,33 @@ def _mix(
     thoughts: Check | None = None,
 ) -> dict[str, Any]:
     evaluation_texts = held_out_texts(context.fetch(questions))
-    dropped: Counter[str] = Counter()
+    dropped = Dropped()
     rows: list[dict[str, Any]] = []
     for row in read_rows(context.fetch(rollouts) / "rollouts.jsonl") if rollouts else []:
         if (cause := why_dropped(row, evaluation_texts, thoughts)) is None:
             rows.append({"player": teacher or DATASET} | row)
         else:
-            dropped[cause] += 1
+            dropped.note(cause, row)
     if tries is not None:
         own, player = read_episodes(context.fetch(tries)), f"the student ({tries.model})"
         why = partial(why_dropped, evaluation_texts=evaluation_texts, thoughts=thoughts)
         rows += [each.model_dump() for each in _right(own, environment, spec.keep, player, why, dropped)]
     if not rows:
-        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.most_common(3)) or "none was played"
+        worst = ", ".join(f"{count} × {cause}" for cause, count in dropped.counts.most_common(3)) or "none was played"
         raise Stop(
             f"No rollout was right ({worst}), so SFT has nothing to learn from.",
             "Make the task easier (environment.settings), raise collect.students, or name a teacher.",
         )
     wanted = round(len(rows) * spec.replay / (1 - spec.replay))
-    rows += _replayed(context, earlier, evaluation_texts, wanted, seed)
+    rows += _replayed(context, earlier, evaluation_texts, wanted, seed, thoughts)
     random.Random(seed).shuffle(rows)  # SFT holds out the last ones
     (context.out / "kept.jsonl").write_bytes(b"".join(Record.model_validate(row).line() for row in rows))
     (context.out / "samples.md").write_text(as_samples(rows))
     counted = Counter(row["player"] for row in rows)
     announce.rows("players", "Who played what SFT learns from", [{"player": n, "rows": c} for n, c in counted.items()])
-    return {"episodes": len(rows) + dropped.total(), "kept": len(rows), "dropped": dict(dropped)}
+    if thoughts is not None:
+        dropped.write(context.out)
+    return {"episodes": len(rows) + dropped.counts.total(), "kept": len(rows), "dropped": dict(dropped.counts)}
 
 
 def for_the_teacher(seeds: list[int], tries: list[EvaluatedEpisode], most: int | None) -> list[int]:
@@ -146,7 +148,7 @@ def _right(
     most: int,
     player: str,
     why: Callable[[dict[str, Any]], str | None],
-    dropped: Counter[str],
+    dropped: Dropped,
 ) -> Iterator[Record]:
     """Yields the right tries, at most so many a question: the shortest first, and none that nearly repeats another."""
     instance = environment.make()
@@ -169,26 +171,32 @@ def _right(
                 player=player,
             )
             text = text_of_turns(each)
-            cause = why(record.model_dump())
+            cause = why(row := record.model_dump())
             if cause is None and any(difflib.SequenceMatcher(None, text, other).ratio() >= NEAR for other in taken):
                 cause = "nearly repeats another try"
             if cause is None and len(taken) == most:
                 cause = "the question has enough tries"
             if cause is not None:
-                dropped[cause] += 1
+                dropped.note(cause, row)
                 continue
             taken.append(text)
             yield record
 
 
 def _replayed(
-    context: StageContext, earlier: dict[str, KeptRollouts], evaluation_texts: set[str], wanted: int, seed: int
+    context: StageContext,
+    earlier: dict[str, KeptRollouts],
+    evaluation_texts: set[str],
+    wanted: int,
+    seed: int,
+    thoughts: Check | None,
 ) -> list[dict[str, Any]]:
-    """Draws rows of earlier rounds, each at most once, none that this evaluation asks."""
+    """Draws rows of earlier rounds, each at most once, none that this evaluation asks or whose thoughts are unsound."""
     found: dict[str, dict[str, Any]] = {}
     for kept in earlier.values():
         for row in read_rows(context.fetch(kept) / "kept.jsonl"):
-            if same_text(row["messages"][1]["content"]) not in evaluation_texts:
+            unsound = thoughts is not None and why_dropped(row, evaluation_texts, thoughts) is not None
+            if not unsound and same_text(row["messages"][1]["content"]) not in evaluation_texts:
                 found.setdefault(json.dumps([row["seed"], row["messages"]]), {"player": "an earlier round"} | row)
     pool = list(found.values())
     return random.Random(seed).sample(pool, min(wanted, len(pool)))

@@ -29,9 +29,22 @@ LOOP = re.compile(r"(\S[^\n]{2,79}?\s)\1{4,}\S*\Z", re.DOTALL)
 """A thought that ends in the same words, five times or more."""
 WORD = re.compile(r"\w+|[^\w\s]")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+A_NUMBER = rf"((?>{NUMBER.pattern}))(?!\s*(?:[-+*/×÷·^]|x\b)\s*\(?-?\d)"
+"""A number that begins no expression: "2 x 10^3" is not 2."""
+CLOSED = r"(?=\s*(?:%|[*$`\"')\]}]*\s*(?:[.,;:!?。，](?!\d)|$|\n|(?:so|and|which|because)\b)))"
+"""The end of a clause, so that "I get 3 guesses" is no result."""
 STATED = re.compile(
-    r"(?:=|→|->|⇒|\\boxed\{|\b(?:is|are|result|answer|sum|total|difference|product|gives|equals|makes|should be)\b)"
-    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]*(?:\\boxed\{{)?({NUMBER.pattern})",
+    # an equation, or what is called the answer
+    rf"(?:(?:=|≈|→|->|⇒|\\boxed\{{|\b(?:answer|result)\b[^.;\n=]{{0,40}}?(?:\b(?:is|are|was|be)\b|:)|(?:答案|结果)\s*[是为：:]|等于"
+    r"|\b(?:sum|total|difference|product)\b(?:\s+of\b[^.;:\n=]{0,40}?)?\s*(?:\b(?:is|are|was|be)\b|:))"
+    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]*(?:\\boxed\{{)?{A_NUMBER}"
+    # a clause that comes to a number
+    r"|(?:\b(?:it|that|this|which)(?:\s+(?:is|was|must be|should be|would be)|['’]s)"
+    r"|(?:[-+*/×÷]|\b(?:plus|minus|times|and)\b)\s*\d[\d,.]*\s+(?:is|are)"
+    r"|\b(?:gets?|got|gives?|obtain|equals?|equal to|makes?|yields?|results? in|comes? to|adds? up to|should be))\b"
+    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]*{A_NUMBER}{CLOSED}"
+    # "85 = 47 + 38", told before what it is the result of
+    rf"|(?:^|[.;]\s+)((?>{NUMBER.pattern}))(?=\s*=\s*\(?-?\d[\d,.]*\s*[-+*/×÷]))",
     re.IGNORECASE,
 )
 """A result that is stated in words or by an equation."""
@@ -39,8 +52,6 @@ ASIDE = re.compile(
     r"\([^()]*=[^()]*\)|(?<=\S\s)(?:check|proof)[:,].*|(?<=[\w,]\s)(?:since|because|which is)\b.*", re.IGNORECASE
 )
 """What follows a result and is none: a check, or its reason."""
-LEFT = re.compile(rf"(?:^|[.;]\s+)({NUMBER.pattern})\s*=")
-"""A result that is told before what it is the result of."""
 STATED_TEXT = re.compile(
     r"\b(?:answer|result)\s*(?:is|=|:)\s*(?:\"([^\"\n]+)\"|“([^”\n]+)”|`([^`\n]+)`|'([^'\n]+)'(?!\w)|(\[[^\n]*\]))"
     r"|\\boxed\{(?:\\text\{)?([^{}\\\n]+)\}",
@@ -49,6 +60,7 @@ STATED_TEXT = re.compile(
 """A text within marks that is called the answer."""
 BY_NAME = r"\b{name}[`\"']?\s*(?:=|:|is)\s*((?>-?\d+(?:,\d\d\d)*(?:\.\d+)?))(?=\s*(?:[.,;]\s|[.,;]?$)|\s+and\b)"
 """A number that is all that an argument is said to be."""
+SIGN_APART = re.compile(r"(?<==)\s*-\s+(?=\d)")
 THOUSANDS = re.compile(r"(?<=\d)[ \u00a0\u202f](?=\d{3}(?!\d))")
 MARK = re.compile(r"<\|[\w:]+\|>|<\|?channel\|?>")
 """A special token of some family, by its look."""
@@ -84,14 +96,15 @@ def check_of(tokenizer: Any = None) -> Check:
 def says_other_result(thought: str, turn: dict[str, Any]) -> bool:
     """Whether a thought states another result than its turn hands in: by its last call, or without one as a text.
 
-    Of a call with one argument the last number that the thought states, or the last text that it calls the answer. Of
-    one with several a number that it states by an argument's name, of a text without a call the last number: these are
-    another result only where what is handed in stands nowhere in the thought. False where it states none.
+    Of a call with one argument the last number that the thought states as a result, unless what is handed in follows
+    it, or the last text that it calls the answer. Of one with several a number that it states by an argument's name, of
+    a text without a call the last number: these are another result only where what is handed in stands nowhere in the
+    thought. False where it states none.
     """
     plain, calls = _plain(thought), turn.get("tool_calls") or []
     if not calls:
         content = _plain(str(turn.get("content") or ""))
-        stated = STATED.findall(plain)
+        stated = STATED.search(plain)
         given = {_number(each) for each in NUMBER.findall(content)}
         return bool(stated and given) and given.isdisjoint(map(_number, NUMBER.findall(plain)))
     arguments = arguments_of(calls[-1])
@@ -106,15 +119,30 @@ def says_other_result(thought: str, turn: dict[str, Any]) -> bool:
 
 
 def _plain(text: str) -> str:
-    return THOUSANDS.sub("", ASIDE.sub("", text.replace("\u2212", "-")))
+    return SIGN_APART.sub(" -", THOUSANDS.sub("", ASIDE.sub("", text.replace("\u2212", "-"))))
 
 
 def _ends_in_other_number(plain: str, handed: Decimal) -> bool:
-    if not (stated := STATED.findall(plain)):
+    """Whether the last result that is stated is another number, and what is handed in does not follow it. An equation
+    whose result stood there before is a check of what is handed in."""
+    if not (stated := [*STATED.finditer(plain)]):
         return False
-    results = [stated[-1], *NUMBER.findall(plain)[-1:], *LEFT.findall(plain)[-1:]]
-    is_share = re.search(rf"{re.escape(stated[-1])}\s*%", plain) is not None
-    return not any(handed in ((number := _number(each)), number / 100 if is_share else number) for each in results)
+    last = stated[-1]
+    found = {each.start(): _number(each[0]) for each in NUMBER.finditer(plain)}
+    at, result = next((last.start(n), _number(last[n])) for n in range(1, len(last.groups()) + 1) if last[n])
+    if re.match(r"-?[\d,.]+\s*%", plain[at:]):
+        result = result / 100 if result != handed else result
+    if handed == result or _is_rounded(result, handed):
+        return False
+    places = [place for place, number in found.items() if number == handed]
+    is_check = bool(places) and any(number == result for place, number in found.items() if place < at)
+    return not is_check and not any(place > at for place in places)
+
+
+def _is_rounded(result: Decimal, handed: Decimal) -> bool:
+    """Whether what is handed in is the result with fewer decimals."""
+    of_result, of_handed = (max(-int(each.as_tuple().exponent), 0) for each in (result, handed))
+    return of_handed < of_result and round(result, of_handed) == handed
 
 
 def _names_other(plain: str, name: str, text: str) -> bool:

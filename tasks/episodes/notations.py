@@ -119,6 +119,12 @@ def calls_in(text: str) -> tuple[list[str], str]:
     return calls, THOUGHT_OR_CALL.sub("", text).strip()
 
 
+def before_call(text: str) -> str:
+    """What stands before the first call with a marker; empty where no call has one."""
+    places = [found.start() for marker in _markers().values() if (found := marker.search(text))]
+    return text[: min(places, default=0)]
+
+
 def read_call(text: str) -> Any:
     """A call's JSON, or the Python literal that Hermes' own dataset has in its place. Raises ValueError."""
     try:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.tools import without_return
+from apprentice.tasks.episodes.notations import before_call, without_thoughts
 from apprentice.tasks.episodes.record import Message, arguments_of, ends_in_text, with_arguments
 from apprentice.tasks.episodes.thinking import THOUGHT, of_student, thinking_of, with_thought
 
@@ -206,7 +207,12 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[st
         message["content"] = message["content"].removesuffix(tokenizer.decode([end]))
     if (thinking := thinking_of(tokenizer)) is None:
         return message
-    return with_thought(tokenizer, thinking, message, bool(ids) and ids[-1] in ends, ends)
+    text = tokenizer.decode([each for each in ids if each not in ends])
+    rest = without_thoughts(text)
+    if message.get("tool_calls") and (before := before_call(rest).strip()) not in message["content"]:
+        message["content"] = f"{before}\n{message['content']}".strip()  # parsers leave it out before a text
+    is_whole = bool(ids) and (ids[-1] in ends or (thinking.mode == "native" and rest != text and bool(rest.strip())))
+    return with_thought(tokenizer, thinking, message, is_whole, ends)
 
 
 def _parsed(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[str, Any]]) -> Message:

@@ -118,21 +118,24 @@ def with_thought(
     tokenizer: Any, spec: ThinkingSpec, message: Message, is_whole: bool, ends: Sequence[int] = ()
 ) -> Message:
     """A parsed completion with its thought in one field. A thought that is cut off, or longer than its budget, has no
-    call.
+    call. A text beside a call is within the budget of the thought.
 
     Args:
-        is_whole: Whether the completion ends with a token that ends a turn.
+        is_whole: Whether the completion ends with a token that ends a turn, or is in words after a block that ended.
         ends: Those tokens; a thought that has one has no end of its own.
     """
     given = {name: value for name, value in message.items() if name not in (THOUGHT, OTHER)}
     thought = message.get(THOUGHT) or message.get(OTHER) or ""
     if end := next(filter(thought.rstrip().endswith, map(tokenizer.decode, ([each] for each in ends))), ""):
         return cut_off(thought.rstrip().removesuffix(end))  # the turn ends within it
-    is_broken_off = not given.get("tool_calls") and not is_whole and not notation_of(given["content"], [])
-    if is_broken_off or (spec.mode == "text" and given.get("tool_calls")):
-        thought, given["content"] = thought + given["content"], ""
-    if is_broken_off or tokens_of(tokenizer, thought) > spec.max_tokens:
-        return cut_off(thought)
+    calls, text = given.get("tool_calls"), given["content"]
+    is_broken_off = not calls and not is_whole and not notation_of(text, [])
+    if is_broken_off or (spec.mode == "text" and calls):
+        thought, text = thought + text, ""
+    length = tokens_of(tokenizer, thought) + (tokens_of(tokenizer, text.strip()) if calls else 0)
+    if is_broken_off or length > spec.max_tokens:
+        return cut_off(thought + text if calls else thought)
+    given["content"] = text
     return given | ({THOUGHT: thought} if thought else {})
 
 

@@ -133,7 +133,10 @@ class LocalModel:
         def generate(ahead: list[list[int]], most: int, places: Sequence[int], answers: bool) -> list[list[int]]:
             return self._written(ahead, [episodes[place] for place in places], most, " answer" if answers else "")
 
-        starts = [TurnStart(each.messages, each.tools, ids) for each, ids in zip(episodes, prompts, strict=True)]
+        starts = [
+            TurnStart(each.messages, each.tools, ids, each.player.takes_text)
+            for each, ids in zip(episodes, prompts, strict=True)
+        ]
         seeds = [episode.seed for episode in episodes]
         others = partial(self._thoughts.of_others, seeds) if self._thoughts else None
         return within_budget(generate, self._tokenizer, starts, budget, self._answer, others)

@@ -13,7 +13,7 @@ from apprentice.tasks.episodes.example import calls_with_other_values
 from apprentice.tasks.episodes.notations import MARKS
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import chat_format, conversation_ids, prompt_ids
-from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of
 
 Ids = list[list[int]]
 Generate = Callable[[Ids, int, Sequence[int], bool], Ids]
@@ -21,6 +21,7 @@ Generate = Callable[[Ids, int, Sequence[int], bool], Ids]
 answer; returns what the model writes."""
 MARK = "mark-5b1d"
 """A thought that no template writes."""
+ANSWERS: list[Message] = [{"role": "assistant", "content": text} for text in ("Yes", "no")]
 HALF = "\ufffd"
 """What is decoded of a character whose last tokens are missing."""
 
@@ -31,6 +32,8 @@ class TurnStart(NamedTuple):
     messages: list[Message]
     tools: list[dict[str, Any]]
     prompt: list[int]
+    takes_text: bool = False
+    """Whether a text without a call is an answer."""
 
 
 class Thoughts:
@@ -89,7 +92,8 @@ def within_budget(
 
 
 def forced_ids(tokenizer: Any, start: TurnStart, thought: str) -> list[int]:
-    """The ids that every call with this thought begins with, without a token that ends the turn."""
+    """The ids that every call with this thought begins with, without a token that ends the turn. Where a text is an
+    answer as well, they end with the block of the thought; a thought that is text has none, and a call is begun."""
     found = _in_common(tokenizer, start, thought)
     if found is None:  # the prompt opens the block of a thought, which a turn without one renders otherwise
         return tokenizer.encode(_after(tokenizer, start), add_special_tokens=False)
@@ -117,16 +121,24 @@ def _after(tokenizer: Any, start: TurnStart) -> str:
 def _in_common(tokenizer: Any, start: TurnStart, thought: str) -> list[int] | None:
     """The ids that all calls with this thought begin with; None where their turn does not begin with the prompt."""
     extra = {THOUGHT: thought} if thought else {}
-    rows = [
-        conversation_ids(tokenizer, [*start.messages, call | extra], start.tools)
-        for call in calls_with_other_values(start.tools)
-    ]
+    turns = calls_with_other_values(start.tools)
+    if not turns or (start.takes_text and _thinks_before_texts(tokenizer, start)):
+        turns += ANSWERS
+    rows = [conversation_ids(tokenizer, [*start.messages, turn | extra], start.tools) for turn in turns]
     if any(row[: len(start.prompt)] != start.prompt for row in rows):
         return None
     least, *others = sorted((row[len(start.prompt) :] for row in rows), key=len)
     shared = list(takewhile(lambda each: all(other[each[0]] == each[1] for other in others), enumerate(least)))
     ids, ends = [token for _, token in shared], chat_format(tokenizer).ends
     return ids[: next((at for at, token in enumerate(ids) if token in ends), len(ids))]
+
+
+def _thinks_before_texts(tokenizer: Any, start: TurnStart) -> bool:
+    """Whether an answer in words has a thought in a block of its own. Some templates leave such a thought out."""
+    thinking = thinking_of(tokenizer)
+    if thinking is None or thinking.mode != "native":
+        return False
+    return MARK in tokenizer.decode(conversation_ids(tokenizer, [*start.messages, ANSWERS[0] | {THOUGHT: MARK}], []))
 
 
 def _thought(tokenizer: Any, turn: list[int], marks: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ that infrastructure lost has no such reward either.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from apprentice.tasks.episodes.record import turns_of
+from apprentice.tasks.episodes.record import Message, turns_of
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, tokens_of
 from apprentice.tasks.rollouts.live_rollouts import LiveRollouts
 from apprentice.tasks.settings.spec import ThinkingSpec
@@ -47,7 +47,7 @@ def thought_metrics(rollouts: LiveRollouts, tokenizer: Any) -> dict[str, float]:
     played = [turns_of(messages) for _, messages, _ in rollouts.played()]
     if not played:
         return {}
-    lengths = [sum(tokens_of(tokenizer, turn.get(THOUGHT, "")) for turn in turns) for turns in played]
+    lengths = [sum(_length(tokenizer, turn) for turn in turns) for turns in played]
     cut_off = [any(turn.get(CUT_OFF) for turn in turns) for turns in played]
     return {TOKENS: sum(lengths) / len(played), TRUNCATED: sum(cut_off) / len(played)}
 
@@ -78,9 +78,15 @@ def _thought_cost(rollouts: LiveRollouts, tokenizer: Any) -> Callable[..., list[
         """Minus the tokens of thought of each rollout, in hundreds."""
         by_player = {id(player): turns_of(messages) for _, messages, player in rollouts.played()}
         turns = [by_player.get(id(player), []) for player in rollouts.players]
-        return [-sum(tokens_of(tokenizer, each.get(THOUGHT, "")) for each in own) / 100 for own in turns]
+        return [-sum(_length(tokenizer, each) for each in own) / 100 for own in turns]
 
     return thought_cost
+
+
+def _length(tokenizer: Any, turn: Message) -> int:
+    """Tokens of a turn's thought, and of a text beside its calls."""
+    beside = turn.get("content") or "" if turn.get("tool_calls") else ""
+    return tokens_of(tokenizer, turn.get(THOUGHT, "")) + tokens_of(tokenizer, beside)
 
 
 def _of_rollouts(rollouts: LiveRollouts, function: Callable[..., Sequence[float]]) -> Callable[..., list[float | None]]:

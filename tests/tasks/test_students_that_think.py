@@ -36,6 +36,7 @@ from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.filter import filter_thoughts
 from apprentice.tasks.grpo import grpo
 from apprentice.tasks.lengths import lengths
+from apprentice.tasks.mix import mix_thoughts
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.players import local_model
 from apprentice.tasks.questions import questions
@@ -48,6 +49,7 @@ from apprentice.tasks.settings.spec import (
     CollectSpec,
     EvaluateSpec,
     LengthsSpec,
+    MixSpec,
     SeedWindows,
     StudentSpec,
     ThinkingSpec,
@@ -57,6 +59,7 @@ from apprentice.tasks.sft import sft, train_sft
 from apprentice.tasks.student import student
 from apprentice.tasks.training.tracking.completions import read_completions
 from tests.conftest import TASKS
+from tests.tasks.evaluations import episode, evaluation, published
 
 TASK = TASKS["chain_sum"]
 ROOM = 80
@@ -158,6 +161,36 @@ def test_the_teachers_working_is_kept_and_its_wrong_ones_are_dropped(stages: Sta
     assert all({"seed", "turns"} == each.keys() for each in examples.values())
 
 
+def test_rounds_learn_no_thought_of_anybody_that_the_filter_would_drop(stages: Stages):
+    [row, *others] = stages.rows(stages.kept, "kept.jsonl")
+    turn = row["messages"][2]
+
+    def thinking(thought: str) -> dict[str, Any]:
+        return row | {"messages": [*row["messages"][:2], turn | {THOUGHT: thought}]}
+
+    cut, loop = thinking("1 + ") | {"seed": 901}, thinking("So. " * 9) | {"seed": 902}
+    cut["messages"][2]["cut_off"] = True
+    tried = [
+        episode(place, 1.0, seed=each["seed"], messages=each["messages"]) for place, each in enumerate([row, cut, loop])
+    ]
+    tries = evaluation(stages.work.store, "tried", tried)
+    lines = "".join(json.dumps(each) + "\n" for each in [loop, *others])
+    counts = {"episodes": len(others) + 1, "kept": len(others) + 1, "dropped": {}}
+    earlier = published(stages.work.store, KeptRollouts, "earlier", {"kept.jsonl": lines}, counts)
+    own = stages.context("mix")
+    given = (MixSpec(replay=0.9), TASK, stages.questions, None, tries, {"0": earlier}, "", 0, stages.base)
+    found = mix_thoughts.body(own, *given)
+    assert found["dropped"] == {"thought cut off": 1, "thought that repeats itself": 1}
+    examples = json.loads((own.out / "dropped.json").read_text())
+    assert {cause: each["seed"] for cause, each in examples.items()} == {
+        "thought cut off": 901,
+        "thought that repeats itself": 902,
+    }
+    learned = read_rows(own.out / "kept.jsonl")
+    assert len(learned) == 1 + len(others)
+    assert all("So. So." not in json.dumps(each) for each in learned)
+
+
 def test_sft_has_loss_on_the_thought_and_the_call_and_on_nothing_before(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ):
@@ -173,9 +206,9 @@ def test_sft_has_loss_on_the_thought_and_the_call_and_on_nothing_before(
     tokenizer, (rows,) = stages.tokenizer(stages.base), datasets
     episodes = stages.rows(stages.kept, "kept.jsonl")
     assert len(rows) == len(episodes)
-    for row, episode in zip(rows, episodes, strict=True):
+    for row, each in zip(rows, episodes, strict=True):
         learned = tokenizer.decode([token for token in row["labels"] if token != IGNORED])
-        assert learned.startswith(episode["messages"][2][THOUGHT] + "\n<tool_call>")
+        assert learned.startswith(each["messages"][2][THOUGHT] + "\n<tool_call>")
         assert "OK." not in learned
 
 

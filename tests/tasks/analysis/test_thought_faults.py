@@ -39,6 +39,12 @@ def test_each_cause_has_an_example(tokenizer: Any, cause: str):
     assert check_of(tokenizer)(turn(**EXAMPLES[cause]), [TOOL]) == cause
 
 
+@pytest.mark.parametrize("call", ['{"name": "answer", "arguments": {"answer": "85"}}', 'I call answer(answer="85").'])
+def test_a_call_without_marks_stands_in_no_thought_either(tokenizer: Any, call: str):
+    cause = "call or special token in the thought"
+    assert check_of(tokenizer)(turn(**{THOUGHT: f"{SUM} {call}"}), [TOOL]) == cause
+
+
 @pytest.mark.parametrize(
     "thought",
     [
@@ -84,7 +90,10 @@ def test_a_special_token_of_the_student_is_none_of_its_thoughts(tokenizer: Any):
         assert check_of(tokenizer)(turn(**{THOUGHT: other}), [TOOL]) == cause
 
 
-@pytest.mark.parametrize("again", ["Wait. " * 20, f"{SUM} {SUM}"])
+LONG = " ".join(f"Step {n} takes item{n} from shelf{n}." for n in range(30))
+
+
+@pytest.mark.parametrize("again", ["Wait. " * 20, f"{SUM} {SUM}", f"{LONG} {'Wait. ' * 6}"])
 def test_words_that_come_again_and_again_are_found_whatever_came_before(again: str):
     assert check_of()(turn(**{THOUGHT: f"{SUM} {again}"}), [TOOL]) == "thought that repeats itself"
 
@@ -139,6 +148,35 @@ def test_no_text_beside_a_thought_holds_marks(tokenizer: Any, text: str):
         ("I check the ones: 7 + 8 = 15. 47 + 38 = 84.", "85", True),
         ("It is 9007199254740993.", "9007199254740992", True),
         ("47 + 38 = 85. 85 - 60 = 25, 25 - 9 = 16.", "25", True),
+        ("The customer is 1234 and her balance is 50 dollars. I look at her orders first.", "1234", False),
+        ("I need the orders of customer 1234. The refund limit is 30 days.", "1234", False),
+        ("I look her orders up. The refund limit is 30 days.", "1234", False),
+        ("16 was too low, so the lower bound is 17. I guess 24 of 17 to 31.", 24, False),
+        ("The total number of guesses is 5. I take the middle.", 16, False),
+        ("I get 3 guesses, and take the middle.", 16, False),
+        ("3 + 4 = 7, 7 - 12 = - 5.", "-5", False),
+        ("40 + 30 = 70, 7 + 8 = 15. I add them and get 85, carrying 1.", "85", False),
+        ("77 + 8 = 85. To be sure, 85 - 8 = 77.", "85", False),
+        ("1/3 = 0.3333, rounded 2 places", "0.33", False),
+        ("1/3 = 0.3333, rounded 2 places", "0.34", True),
+        ("It is 2 x 10^3.", "2000", False),
+        *(
+            (said, "85", True)
+            for said in (
+                "I get 84.",
+                "47 + 38 is equal to 84.",
+                "47 + 38 is 84.",
+                "So the final answer would be 84.",
+                "The answer to 47 + 38 is 84.",
+                "This results in 84",
+                "47 and 38 make 84",
+                "47 plus 38 comes to 84",
+                "47 + 38 ≈ 84",
+                "答案是84。",
+                "It's 84.",
+                "84 = 47 + 38.",
+            )
+        ),
         ('The answer is "tac".', "tac", False),
         ('The answer is "tca".', "tac", True),
         ('The answer is "tca". No, it is tac.', "tac", False),

@@ -184,6 +184,13 @@ def test_of_several_right_episodes_the_one_with_the_shortest_thoughts_counts(des
     assert played.record.attempts == len(endpoint.requests) == 4
 
 
+def test_the_shortest_thought_that_the_filter_would_drop_is_not_taken(desk: ServedDesk, teaching: Any):
+    said = [say(f"<think>{thought}</think>{REFUSAL}") for thought in ("It is old, so no.", "No. " * 6)]
+    teacher, player, _ = teaching([LOOK], said[0], [LOOK], said[1])
+    played = play_shortest(player, OLD, teacher, desk.task, keep_raw=False, tries=2)
+    assert thoughts_of(played.record) == ["", "It is old, so no."]
+
+
 def test_an_episode_without_a_thought_is_not_the_one_with_the_shortest(desk: ServedDesk, teaching: Any):
     said = [say(REFUSAL), say(f"<think>It is old.</think>{REFUSAL}")]
     teacher, player, _ = teaching([LOOK], said[0], [LOOK], said[1])

@@ -32,7 +32,7 @@ FAMILIES = {
     "qwen2_5": ("text",),
     "qwen3": ("text", "native"),
     "qwen3_5_think": ("text", "native"),
-    "glm4moe": ("native",),
+    "glm4moe": ("text", "native"),
     "gemma4": ("native",),
     "lfm2_2_5": ("native",),
     "nemotron_3_nano": ("text",),
@@ -95,13 +95,19 @@ def test_the_check_before_a_run_takes_these_families(family: str, mode: str):
         ("llama3_2", "text", "omits the thought"),
         ("gemma4_v2", "text", "renders a thought after the call"),
         ("lfm2_2_5", "text", "renders a thought twice"),
-        ("glm4moe", "text", "so that TRL's parser reads ''"),
         ("gptoss", "native", "renders earlier turns differently"),
     ],
 )
 def test_a_template_that_cannot_carry_thoughts_is_refused_with_the_reason(family: str, mode: str, fault: str):
     assert fault in fault_of(made(family, mode), [TOOL])
     assert fault_of(made(family), [TOOL]) == "", "it can be trained without thoughts"
+
+
+def test_a_template_that_adds_to_a_thought_is_refused():
+    tokenizer = made("qwen2_5")
+    added = tokenizer.chat_template.replace("{{- '\\n' + message.content }}", "{{- '\\nNote: ' + message.content }}")
+    tokenizer.chat_template = added
+    assert "so that TRL's parser reads 'Note: " in fault_of(think(tokenizer, ThinkingSpec(mode="text")), [TOOL])
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2_5"])
@@ -172,6 +178,49 @@ def test_a_thought_over_its_budget_is_no_call(family: str, mode: str):
         assert bool(read.get("tool_calls")) is not is_cut
         assert read[THOUGHT] == thought
         assert problems(read, [TOOL]) == (["thought cut off"] if is_cut else [])
+
+
+CALL = '<tool_call>\n{"name": "answer", "arguments": {"answer": "85", "count": 7}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("family", "mode", "written", "thought", "beside"),
+    [
+        ("qwen2_5", "text", f"47 + 38 = 85.\n{CALL}\nI have answered.", "47 + 38 = 85.\nI have answered.", ""),
+        ("qwen2_5", "text", f"{CALL}\nI have answered.", "I have answered.", ""),
+        ("qwen3", "native", f"<think>\n85.\n</think>\n\nSo 85.\n{CALL}", "85.", "So 85."),
+        ("qwen3", "native", f"<think>\n85.\n</think>\n\nSo 85.\n{CALL}\nDone.", "85.", "So 85.\nDone."),
+    ],
+)
+def test_all_that_is_written_beside_a_call_is_within_the_budget_of_the_thought(
+    family: str, mode: str, written: str, thought: str, beside: str
+):
+    for room, is_cut in ((len(thought + beside), False), (len(thought + beside) - 1, True)):
+        tokenizer = made(family, mode, max_tokens=room)
+        prefix = prompt_ids(tokenizer, QUESTION, [TOOL])
+        end = tokenizer.decode([chat_format(tokenizer).ends[0]])
+        read = parse(tokenizer, tokenizer.encode(written + end), prefix, [TOOL])
+        assert bool(read.get(CUT_OFF)) is is_cut
+        assert bool(read.get("tool_calls")) is not is_cut
+        if not is_cut:
+            assert (read[THOUGHT], read["content"]) == (thought, beside)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_think", "glm4moe", "lfm2_2_5"])
+def test_an_answer_in_words_that_is_cut_off_after_its_thought_is_no_thought(family: str):
+    tokenizer = made(family, "native")
+    prefix = prompt_ids(tokenizer, QUESTION, [TOOL])
+    answer = {"role": "assistant", "content": "We cannot take it back, since", THOUGHT: "It is old."}
+    whole = tokenizer.decode(row_ids(tokenizer, training_row([*QUESTION, answer], [TOOL]))[len(prefix) :])
+    cut = whole[: whole.index("back")]
+    read = parse(tokenizer, tokenizer.encode(cut, add_special_tokens=False), prefix, [TOOL])
+    assert (read.get(CUT_OFF), read[THOUGHT].strip(), read["content"].strip()) == (
+        None,
+        "It is old.",
+        "We cannot take it",
+    )
+    within = parse(tokenizer, tokenizer.encode(whole[: whole.index("old")]), prefix, [TOOL])
+    assert within[CUT_OFF]
 
 
 def test_a_thought_without_an_end_is_named_and_a_call_without_one_is_not():

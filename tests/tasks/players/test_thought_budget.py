@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apprentice.tasks.episodes.episode import turn_of
-from apprentice.tasks.episodes.rendering import conversation_ids, parse, prompt_ids
+from apprentice.tasks.episodes.rendering import chat_format, conversation_ids, parse, prompt_ids
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, think
 from apprentice.tasks.models.tokenizer import prepare_tokenizer
 from apprentice.tasks.players.thought_budget import Thoughts, TurnStart, ends_of_thoughts, forced_ids, within_budget
@@ -129,6 +129,28 @@ def test_without_a_thought_the_call_stands_in_no_block(family: str, mode: str, i
     assert not read.get(THOUGHT)
     assert not read.get(CUT_OFF)
     assert [call["function"]["arguments"] for call in read["tool_calls"]] == [{"answer": "85"}]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_think", "glm4moe", "lfm2_2_5", "nemotron_3_nano"])
+@pytest.mark.parametrize("tools", [taking(STRING), []], ids=["tool", "no tool"])
+@pytest.mark.parametrize("budget", [0, 4, 10_000])
+def test_where_a_text_is_an_answer_no_call_is_begun_in_its_place(family: str, tools: list[Any], budget: int):
+    tokenizer, answer = with_merges(made(family, "native"), "\n\n"), {"role": "assistant", "content": "Too old."}
+    where = turn_start(tokenizer, tools)._replace(takes_text=True)
+    whole = conversation_ids(tokenizer, [*ASKED, answer | {THOUGHT: "1 + 1 = 2."}], tools)[len(where.prompt) :]
+    block = tokenizer.decode(whole).partition("Too old.")[0]
+    answered = f"Too old.{tokenizer.decode([chat_format(tokenizer).ends[0]])}"
+    [written] = within_budget(Writer(tokenizer, block, answered), tokenizer, [where], budget, 10_000)
+    read = parse(tokenizer, written, where.prompt, tools)
+    assert read["content"].strip() == "Too old."
+    assert not read.get("tool_calls")
+    assert not read.get(CUT_OFF)
+
+
+def test_a_call_is_begun_where_a_template_renders_no_thought_before_a_text():
+    tokenizer = made("gemma4", "native")
+    where = turn_start(tokenizer, taking(STRING))._replace(takes_text=True)
+    assert "answer{" in tokenizer.decode(forced_ids(tokenizer, where, "1 + 1 = 2."))
 
 
 @pytest.mark.parametrize("family", ["lfm2_2_5", "gemma4", "glm4moe", "qwen3"])
