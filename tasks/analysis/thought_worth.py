@@ -11,7 +11,7 @@ from typing import Any
 
 from apprentice.tasks.analysis.comparison import compare
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
-from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
 from apprentice.tasks.statistics.intervals import clustered_interval, interval_of, percent
 from apprentice.tasks.statistics.rates import by_question, rate
@@ -37,6 +37,23 @@ def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[
 def tokens_an_answer(records: Sequence[EvaluatedEpisode]) -> float:
     """Tokens that the model wrote for an answer, as a mean; 0 where they are not known."""
     return fmean(record.completion_tokens for record in records)
+
+
+def tokens_of_thinkers(played: Mapping[str, Sequence[EvaluatedEpisode]]) -> dict[str, float]:
+    """Tokens an answer of each model; empty where none of them thinks, or nobody's tokens are known."""
+    messages = (message for records in played.values() for record in records for message in record.messages)
+    found = {name: tokens_an_answer(records) for name, records in played.items() if records}
+    return found if any(map(is_thought, messages)) and any(found.values()) else {}
+
+
+def is_thought(message: Mapping[str, Any]) -> bool:
+    """Whether a message has a thought, with or without an end."""
+    return bool(message.get(THOUGHT) or message.get(CUT_OFF))
+
+
+def shown_tokens(tokens: float | None) -> str:
+    """Tokens an answer as people read them."""
+    return f"{tokens:.1f}" if tokens else "–"
 
 
 def budget_rows(played: Mapping[float, list[EvaluatedEpisode]]) -> list[dict[str, Any]]:
@@ -68,7 +85,8 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
     pairs = [(_handed_in(one), _handed_in(other)) for one, other in zip(own, swapped, strict=True)]
     stays = fmean(one == other and bool(one) for one, other in pairs)
     right = fmean(record.is_right for record in swapped)
-    return {"n": len(own), "stays": stays, "ci": interval_of(stays, len(own)), "accuracy": right}
+    tokens = tokens_an_answer(swapped)
+    return {"n": len(own), "stays": stays, "ci": interval_of(stays, len(own)), "accuracy": right, "tokens": tokens}
 
 
 def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:
@@ -95,7 +113,9 @@ def shown_rows(thoughts: Mapping[str, Any]) -> list[dict[str, str]]:
         rows.append((f"{each['budget']:.0%}", percent(each["accuracy"], each["ci"]), f"{each['tokens']:.1f}", gain))
     if swapped := thoughts.get(SWAPPED):
         stays = f"{percent(swapped['stays'], swapped['ci'])} of {swapped['n']} answers stay the same"
-        rows.append(("another question's thought", f"{swapped['accuracy']:.1%}", "–", stays))
+        rows.append(
+            ("another question's thought", f"{swapped['accuracy']:.1%}", shown_tokens(swapped.get("tokens")), stays)
+        )
     if vote := thoughts.get("vote"):
         voted, accuracy = f"majority of {vote['samples']} samples", percent(vote["accuracy"], vote["ci"])
         rows.append((voted, accuracy, f"{vote['tokens']:.1f}", f"one sample: {vote['one']:.1%}"))

@@ -86,6 +86,9 @@ def test_answers_that_stay_with_another_thought_are_counted_on_the_questions_tha
     assert (found["n"], found["stays"], found["accuracy"]) == (2, 0.5, 0.5)
     (row,) = shown_rows({"swapped": found})
     assert row["to no thought"].endswith("of 2 answers stay the same")
+    assert row["tokens an answer"] == "10.0"
+    (older,) = shown_rows({"swapped": {name: value for name, value in found.items() if name != "tokens"}})
+    assert older["tokens an answer"] == "–"
     with pytest.raises(ValueError, match="other questions"):
         worth_of_thoughts({"swapped": swapped[::-1]}, whole)
 
