@@ -4,18 +4,23 @@ In: the episodes of one model on the same questions, within several budgets. Out
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from statistics import fmean
 from typing import Any
 
 from apprentice.tasks.analysis.comparison import compare
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
+from apprentice.tasks.episodes.texts import same_text
 from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
 from apprentice.tasks.statistics.intervals import clustered_interval, interval_of, percent
 from apprentice.tasks.statistics.rates import by_question, rate
 
+NUMBER = re.compile(r"([+-]?)(0|[1-9]\d*)(?:\.(\d*?)0*)?", re.ASCII)
+"""A text that is a number as a whole. With a zero ahead it may be a code, in which that counts."""
 COLUMNS = ("budget of thought", "accuracy", "tokens an answer", "to no thought")
 
 
@@ -91,7 +96,7 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
 
 def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:
     """The accuracy of the most frequent answer to each question, and the tokens of all of its samples. Of answers that
-    are as frequent the one that was given first counts."""
+    are as frequent the one that was given first counts. Spellings of one answer are counted together."""
     questions = by_question(records, lambda record: record)
     right = [float(_majority(samples).is_right) for samples in questions.values()]
     return {
@@ -129,8 +134,25 @@ def _majority(samples: list[EvaluatedEpisode]) -> EvaluatedEpisode:
 
 
 def _handed_in(record: EvaluatedEpisode) -> str:
-    """What an episode came to: its last text, or its last call; empty without one."""
+    """What an episode came to, in one spelling: its last text, or its last call; empty without one."""
     calls = [call for message in record.messages for call in message.get("tool_calls") or []]
     if record.last_text or not calls:
-        return record.last_text
-    return json.dumps([calls[-1]["function"]["name"], arguments_of(calls[-1])], sort_keys=True)
+        return _in_one_spelling(record.last_text)
+    return json.dumps([calls[-1]["function"]["name"], _in_one_spelling(arguments_of(calls[-1]))], sort_keys=True)
+
+
+def _in_one_spelling(value: Any) -> Any:
+    """The value, at any depth without what makes it no other answer: case, space, a last full stop, a number's form."""
+    if isinstance(value, list):
+        return [_in_one_spelling(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _in_one_spelling(each) for name, each in value.items()}
+    if isinstance(value, bool) or value is None:
+        return value
+    text = same_text(f"{Decimal(repr(value)):f}" if isinstance(value, float) else str(value))
+    text = text.removesuffix(".").rstrip() or text
+    if not (found := NUMBER.fullmatch(text)):
+        return text
+    sign, whole, part = found.groups(default="")
+    number = f"{whole}.{part}" if part else whole
+    return f"-{number}" if sign == "-" and number != "0" else number
