@@ -90,6 +90,16 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
     return (text.strip(), "") if called and text.strip() else ("", content)
 
 
+def split_thoughts_ahead(text: str) -> tuple[str, str]:
+    """The marked thoughts that a text begins with, and the rest. What stands in the rest is part of it."""
+    after = text if text.lstrip()[:1] in ("{", "[") else _after_prompts_thought(text)
+    end = 0
+    while (found := THOUGHT_OR_CALL.match(after, len(after) - len(after[end:].lstrip()))) and found["thought"]:
+        end = found.end()
+    at = len(text) - len(after) + end
+    return split_thought({"content": text[:at]})[0], text[at:].strip()
+
+
 def _is_summary(details: Any) -> bool:
     """Whether a provider shows no more of its reasoning than a summary, beside what is encrypted."""
     kinds = [str(each.get("type")) for each in details if isinstance(each, dict)] if isinstance(details, list) else []
