@@ -94,11 +94,11 @@ def teaching(desk: ServedDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     opened: list[Any] = []
 
-    def open_(*turns: Any, **thoughts: Any) -> tuple[Teacher, Player, Endpoint]:
+    def open_(*turns: Any, asks: int = 2, **thoughts: Any) -> tuple[Teacher, Player, Endpoint]:
         endpoint = Endpoint(*turns)
         given = ThoughtsSpec(**({"instruction": "Write your steps.", "max_tokens": 20} | thoughts))
         spec = TeacherSpec(model="toy", thoughts=given)
-        teacher = Teacher(spec, endpoint.url, asks=2, budget=Budget(None, None, tmp_path / "spent"))
+        teacher = Teacher(spec, endpoint.url, asks=asks, budget=Budget(None, None, tmp_path / "spent"))
         player = desk.task.make(Session(desk.server))
         opened.extend([teacher, player])
         return teacher, player, endpoint
@@ -110,6 +110,10 @@ def teaching(desk: ServedDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def thoughts_of(record: Record) -> list[str]:
     return [message.get(THOUGHT, "") for message in record.messages if message["role"] == "assistant"]
+
+
+LONG = say(f"<think>{'long ' * 30}</think>{REFUSAL}")
+INVALID = [call("look_up", '{"nothing": 1}')]
 
 
 def test_the_thoughts_are_in_the_record_and_the_instruction_is_in_the_request_alone(desk: ServedDesk, teaching: Any):
@@ -130,6 +134,25 @@ def test_a_thought_over_its_budget_is_asked_for_again_and_shorter(desk: ServedDe
     asked = [request["messages"][0]["content"] for request in endpoint.requests]
     assert ["Be shorter" in text for text in asked] == [False, False, True]
     assert "at most 10 words" in asked[-1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "shorter"),
+    [
+        ([LONG, INVALID, LONG, say(REFUSAL)], [False, True, True, True]),
+        ([LONG, INVALID, INVALID, say(REFUSAL)], [False, True, True, True]),
+        ([INVALID, LONG, INVALID, say(REFUSAL)], [False, False, True, True]),
+        ([INVALID, INVALID, say(REFUSAL)], [False, False, False]),
+    ],
+)
+def test_after_a_thought_over_its_budget_each_request_of_the_turn_asks_for_a_shorter_one(
+    answers: list[Any], shorter: list[bool], desk: ServedDesk, teaching: Any
+):
+    teacher, player, endpoint = teaching([LOOK], *answers, asks=4)
+    assert play_one(player, OLD, teacher, desk.task).record.reward == 1.0
+    first, *asked = [request["messages"][0]["content"] for request in endpoint.requests]
+    assert "Be shorter" not in first
+    assert ["Be shorter" in text for text in asked] == shorter
 
 
 def test_thoughts_that_stay_too_long_are_left_to_the_filter(desk: ServedDesk, teaching: Any):
