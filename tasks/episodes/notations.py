@@ -112,11 +112,35 @@ def _text_in(value: Any, depth: int = 0) -> str:
     if depth > DEEPEST:
         return ""
     if isinstance(value, list):
-        return "\n".join(filter(None, (_text_in(each, depth + 1) for each in value)))
+        return _joined([(each, text) for each in value if (text := _text_in(each, depth + 1))])
     if isinstance(value, dict):
         names = ("summary",) if value.get("redacted") else (*THINKING, "text", "content", "summary")
         return next((text for name in names if (text := _text_in(value.get(name), depth + 1))), "")
     return value if isinstance(value, str) else ""
+
+
+def _joined(blocks: list[tuple[Any, str]]) -> str:
+    """The texts of blocks: fragments of one text as they are, others in lines of their own."""
+    joined, last = "", (None, "")
+    for block, text in blocks:
+        joined += text if not joined or _goes_on(last, (block, text)) else f"\n{text}"
+        last = block, text
+    return joined
+
+
+def _goes_on(one: tuple[Any, str], other: tuple[Any, str]) -> bool:
+    """Whether a block is a fragment of the same text as the one before it, as streams leave them.
+
+    A fragment has the type of the other and no other number or name, and the other one is not signed. A word with a
+    capital letter right after the end of a sentence begins a text of its own.
+    """
+    (before, ended), (after, begun) = one, other
+    if not isinstance(before, dict) or not isinstance(after, dict) or before.get("type") != after.get("type"):
+        return False
+    known = [(before.get(name), after.get(name)) for name in ("index", "id")]
+    if before.get("signature") or any(a != b for a, b in known if a is not None and b is not None):
+        return False
+    return not (ended.endswith((".", "!", "?", ":", "*")) and (begun[0].isupper() or begun[0] == "*"))
 
 
 def calls_in(text: str) -> tuple[list[str], str]:

@@ -82,6 +82,51 @@ def test_a_thought_is_read_in_every_form(message: dict[str, Any], thought: str, 
     assert split_thought(message) == (thought, content)
 
 
+def detail(text: str, **about: Any) -> dict[str, Any]:
+    return {"type": "reasoning.text", "text": text} | about
+
+
+def parts(*texts: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def thinking(*texts: str, **about: Any) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": parts(*texts)} | about
+
+
+FRAGMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "details of a stream": ({"reasoning_details": [detail("1 + 1"), detail(" = 2")]}, "1 + 1 = 2"),
+    "details of a stream, numbered": (
+        {"reasoning_details": [detail("1 + 1", index=0), detail(" = ", index=0), detail("2", index=0, signature="x")]},
+        "1 + 1 = 2",
+    ),
+    "the middle of a word": ({"reasoning_details": [detail("I a"), detail("dd t"), detail("ens.")]}, "I add tens."),
+    "a decimal": ({"reasoning_details": [detail("It is 3."), detail("14.")]}, "It is 3.14."),
+    "chunks within a block": ({"content": [thinking("1 + 1", " = 2")]}, "1 + 1 = 2"),
+    "blocks of chunks": ({"content": [thinking("1 +"), thinking(" 1", " ="), thinking(" 2")]}, "1 + 1 = 2"),
+    "fragments of a summary": (
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": each} for each in ("I a", "dd.")]},
+        "I add.",
+    ),
+    "an encrypted one between": ({"reasoning_details": [detail("1 + 1"), *SECRET, detail(" = 2")]}, "1 + 1 = 2"),
+    "blocks with numbers": (
+        {"reasoning_details": [detail("add tens", index=0), detail("then ones", index=1)]},
+        "add tens\nthen ones",
+    ),
+    "signed blocks": ({"thinking_blocks": [thinking("tens", signature="x"), thinking("ones")]}, "tens\nones"),
+    "sentences without a gap": ({"thinking_blocks": [thinking("I add."), thinking("It is 2.")]}, "I add.\nIt is 2."),
+    "a summary and a text": (
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "I add"}, detail("1 + 1")]},
+        "I add\n1 + 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "thought"), FRAGMENTS.values(), ids=FRAGMENTS)
+def test_fragments_of_one_thought_are_joined_as_they_are_and_blocks_in_lines(message: dict[str, Any], thought: str):
+    assert split_thought(message | CALL)[0] == thought
+
+
 @pytest.fixture(scope="module")
 def desk() -> Iterator[ServedDesk]:
     with served_desk() as running:
