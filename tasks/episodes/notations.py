@@ -27,8 +27,10 @@ class NotAConversation(Exception):
 
 
 TAGS = "think|thinking|thoughts?|reasoning|scratch_?pad"
+ATTRIBUTES = r"(?:\s+[\w:-]+\s*=[^<>\n]*)?"
+"""Of a tag that begins a thought, such as `<think time=3>`."""
 THOUGHTS = (
-    rf"<(?P<tag>(?:seed:)?(?:{TAGS}))>.*?(?:</(?P=tag)>|\Z)",
+    rf"<(?P<tag>(?:seed:)?(?:{TAGS})){ATTRIBUTES}>.*?(?:</(?P=tag)>|\Z)",
     r"\[THINK\].*?(?:\[/THINK\]|\Z)",
     r"◁think▷.*?(?:◁/think▷|\Z)",
     r"<\|START_THINKING\|>.*?(?:<\|END_THINKING\|>|\Z)",
@@ -40,7 +42,7 @@ THOUGHT_OR_CALL = re.compile(
     f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<call>.*?)</tool_call>", re.DOTALL | re.IGNORECASE
 )
 """Whichever begins first: a call may hold the text of a tag, and a thought that of a call."""
-THINKING = ("thinking", "reasoning", "redacted_thinking")
+THINKING = ("thinking", "reasoning", "redacted_thinking", "reasoning_text", "reasoning_content")
 """Types of a part of a message that is a thought."""
 END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷", re.IGNORECASE)
 """The end of a thought that the prompt began, as DeepSeek-R1's template does."""
@@ -48,10 +50,12 @@ END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷", r
 
 FINAL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>|<\|return\|>\s*\Z")
 """What stands around gpt-oss' answer after its thought."""
-REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
+REASONING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_blocks", "reasoning_details")
 """The fields of a message in which endpoints put the reasoning of an answer, the first one that is filled counts."""
+BY_PROVIDER = "provider_specific_fields"
+"""LiteLLM's field for what only one provider has, which may hold those of `REASONING`."""
 MARKS = re.compile(
-    rf"</?(?:seed:)?(?:{TAGS})>|\[/?THINK\]|◁/?think▷|<\|(?:START|END)_THINKING\|>"
+    rf"</?(?:seed:)?(?:{TAGS}){ATTRIBUTES}>|\[/?THINK\]|◁/?think▷|<\|(?:START|END)_THINKING\|>"
     r"|<\|channel\|>analysis<\|message\|>|<\|end\|>|<\|channel>thought\n?|<channel\|>",
     re.IGNORECASE,
 )
@@ -68,13 +72,15 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
     """
     content = message.get("content")
     if _is_summary(message.get("reasoning_details")):
-        found = split_thought({name: value for name, value in message.items() if name not in REASONING})
+        found = split_thought({name: value for name, value in message.items() if name not in (*REASONING, BY_PROVIDER)})
         if found[0]:
             return found
     called = message.get("tool_calls") or message.get("function_call")
-    for name in REASONING:
-        if thought := _text_in(message.get(name)).strip():
-            return thought, content
+    fields = message.get(BY_PROVIDER)
+    for given in (message, fields if isinstance(fields, Mapping) else {}):
+        for name in REASONING:
+            if thought := _text_in(given.get(name)).strip():
+                return thought, content
     if isinstance(content, list):
         blocks = [part for part in content if isinstance(part, dict) and part.get("type") in THINKING]
         if thought := _text_in(blocks).strip():

@@ -55,6 +55,7 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
         ({"arguments": json.dumps({"answer": 5})}, "arguments off the schema"),
         ({"content": "Let me think: 2 + 3 is 5."}, "leaked reasoning text"),
         ({"content": "<think>2 + 3</think>"}, "leaked reasoning text"),
+        ({"content": "<think time=3>2 + 3"}, "leaked reasoning text"),
         ({"content": "I hand it in with the tool."}, None),
         ({"question": "held out"}, "stands in the evaluation set"),
     ],
