@@ -13,6 +13,7 @@ from apprentice.flows.finished_runs import FinishedRun
 from apprentice.tasks.advice.ending import compared
 from apprentice.tasks.analysis.broken_episodes import scored
 from apprentice.tasks.analysis.comparison import compare, comparison_rows, correct, in_both, table
+from apprentice.tasks.analysis.thought_worth import shown_tokens, tokens_of_thinkers
 from apprentice.tasks.artifacts.provenance import leaves
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
 from apprentice.tasks.judgement.contents import Comparison, Rates
@@ -61,8 +62,9 @@ def differences(
 ) -> dict[str, Any]:
     """Compare models that were evaluated on the same questions.
 
-    Returns: models, each with its rates and their intervals; comparisons, the paired differences of `pairs`,
-    Holm-corrected over all of them; broken, a note on questions on which the environment failed, or "".
+    Returns: models, each with its rates and their intervals, and its tokens an answer where one of them thinks;
+    comparisons, the paired differences of `pairs`, Holm-corrected over all of them; broken, a note on questions on
+    which the environment failed, or "".
     """
     episodes, broken = scored(episodes)
     models: dict[str, dict[str, Any]] = {
@@ -73,6 +75,8 @@ def differences(
         metric = "mean_score"
         for model in models.values():
             model["accuracy"], model["ci"]["accuracy"] = model["mean_score"], model["ci"]["mean_score"]
+    for name, tokens in tokens_of_thinkers(episodes).items():
+        models[name]["tokens_an_answer"] = tokens
     comparisons = [
         {"from": one, "to": other} | compare(*in_both(episodes[one], episodes[other]), metric) for one, other in pairs
     ]
@@ -83,6 +87,9 @@ def differences(
 def show_differences(found: dict[str, Any], title: str, **columns: dict[str, str]) -> None:
     """Show the tables of `differences`. `columns`: further ones of the first table, each by model."""
     rows = table({name: Rates.model_validate(model) for name, model in found["models"].items()})
+    tokens = {name: model.get("tokens_an_answer") for name, model in found["models"].items()}
+    if any(tokens.values()):
+        columns = {"tokens_an_answer": {name: shown_tokens(each) for name, each in tokens.items()}} | columns
     more = [{name.replace("_", " "): each[model] for name, each in columns.items()} for model in found["models"]]
     announce.table("compared-models", title, [row | cells for row, cells in zip(rows, more, strict=True)])
     if found["comparisons"]:

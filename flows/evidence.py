@@ -19,6 +19,7 @@ from apprentice.tasks.analysis.curve_signals import steps_of, value_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.judgement.contents import GateDecision, VerdictContents
 from apprentice.tasks.judgement.run_models import Models
+from apprentice.tasks.rollouts.thought_length import TRUNCATED
 
 LOGS = 5
 """Logs at the start of a training by reward that are averaged."""
@@ -42,17 +43,19 @@ def evidence_of(
     """
     found = evidence_in(verdict, decision, recipe)
     habits = habits_of(kept) if kept else None
-    schemas, limit = _schemas_of(environment), value_in(recipe, "evaluate.max_new_tokens")
+    schemas = _schemas_of(environment)
+    limits = value_in(recipe, "evaluate.max_new_tokens"), value_in(recipe, "student.thinking.max_tokens") or 0
     rewards = steps_of(logs.get(verdict.models.last_name, [])) if found.by_reward else []
     began = played.supervised or played.base
     return found._replace(
-        start=behaviour(began, schemas, habits, limit) if found.by_reward else None,
-        end=behaviour(played.last, schemas, habits, limit),
+        start=behaviour(began, schemas, habits, *limits) if found.by_reward else None,
+        end=behaviour(played.last, schemas, habits, *limits),
         habits=habits,
         learning=learning_of(logs.supervised or []),
         rows=habits.episodes if habits else None,
         entropy=_mean(rewards[:LOGS], "entropy"),
         clipped=_mean(rewards[:1], "completions/clipped_ratio") or 0.0,  # a rate that is too high spoils the second
+        thoughts_cut=_mean(rewards[:1], TRUNCATED) or 0.0,
     )
 
 

@@ -77,6 +77,8 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     budgets = {name: read_episodes(fetch(each)) for name, each in artifacts.thoughts.items()}
     report = verdict.as_json() | {
         "tokens": {name: tokens_an_answer(records) for name, records in played.items()},
+        "thinks": recipe.student.thinking is not None,
+        "guard_tokens": _tokens_of_guards(artifacts),
         "thoughts": worth_of_thoughts(budgets, played.last),
         "kinds_of_failure": failures_by_kind(counted),
         "both_ways": both_ways(counted, [(each.from_, each.to) for each in verdict.comparisons]),
@@ -123,6 +125,15 @@ def write_report(folder: Path, artifacts: Artifacts) -> Ending:
     if "trackio" in recipe.report_to and any(run.name == "verdict" and run.state == "ran" for run in work.log):
         log_in_trackio(recipe.trackio, folder, report, played, pictures, artifacts.results.key)
     return ended
+
+
+def _tokens_of_guards(artifacts: Artifacts) -> dict[str, list[float]]:
+    """Tokens an answer in each regression evaluation, before and after the training."""
+    found: dict[str, list[float]] = {}
+    for name, each in artifacts.regression_evaluations.items():
+        folder = artifacts.stages.run.store.fetch(each)
+        found.setdefault(name.rpartition(".")[0], []).append(tokens_an_answer(read_episodes(folder)))
+    return found
 
 
 def _pictures(

@@ -25,6 +25,7 @@ from apprentice.tasks.judgement.contamination import held_out_texts
 from apprentice.tasks.models.tokenizer import load_tokenizer
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
+from apprentice.tasks.reporting.safe_text import code, fenced
 
 SAMPLES = 3
 DROPPED = "dropped.json"
@@ -131,10 +132,14 @@ def as_samples(episodes: list[dict[str, Any]]) -> str:
 def _as_markdown(episode: dict[str, Any]) -> str:
     lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
     for message in episode["messages"]:
-        content = message.get("content") or ""
-        content = f"*{thought}* {content}".strip() if (thought := message.get(THOUGHT)) else content
+        thought, content = message.get(THOUGHT) or "", message.get("content") or ""
+        blocks = [thought, content if "\n" in content else ""]  # lines of their own could be headings or lists
         calls = [
-            f"`{call['function']['name']}({call['function']['arguments']})`" for call in message.get("tool_calls") or []
+            code(f"{call['function']['name']}({call['function']['arguments']})")
+            for call in message.get("tool_calls") or []
         ]
-        lines.append(f"- *{message['role']}*: {' '.join([content, *calls]).strip()}")
+        rest = " ".join(calls if blocks[1] else [content, *calls]).strip()
+        shown = "\n".join([*map(fenced, filter(None, blocks)), rest])
+        gap = "\n" if any(blocks) else " "
+        lines.append(f"- *{message['role']}*:{gap}{shown}".rstrip().replace("\n", "\n  "))
     return "\n".join(lines)

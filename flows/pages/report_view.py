@@ -3,7 +3,7 @@
 In: the report's data. Out: the view that the templates of the page and of its brief read, and a terminal's last lines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apprentice.flows.pages.curves import curve_of, heat_of
@@ -11,7 +11,7 @@ from apprentice.flows.pages.html import as_title
 from apprentice.tasks.advice.ending import tries_of, unclean
 from apprentice.tasks.analysis.comparison import comparison_rows, difference_cells, table
 from apprentice.tasks.analysis.diagnose import ENDS
-from apprentice.tasks.analysis.thought_worth import shown_rows
+from apprentice.tasks.analysis.thought_worth import shown_rows, shown_tokens
 from apprentice.tasks.artifacts.types import ModelName
 from apprentice.tasks.judgement.contents import (
     Contamination,
@@ -61,9 +61,10 @@ def closing_lines(report: dict[str, Any]) -> str:
 def view_of(report: dict[str, Any]) -> dict[str, Any]:
     """What the page says of a run beyond its figures. `report`: as report.json has it."""
     verdict, decision = VerdictContents.model_validate(report), GateDecision.model_validate(report["gate"])
+    thinks = report.get("thinks", False)
     return {
         "last": verdict.models.last_name,
-        "rate_rows": rate_rows(verdict.models, verdict.teacher),
+        "rate_rows": rate_rows(verdict.models, verdict.teacher, report.get("tokens", {}) if thinks else {}),
         "model_rows": [
             row | _tokens(report, name) for name, row in zip(verdict.models, table(verdict.models), strict=True)
         ],
@@ -83,7 +84,7 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
             row | {"from": as_title(each.from_), "to": as_title(each.to)}
             for row, each in zip(comparison_rows(verdict.comparisons), verdict.comparisons, strict=True)
         ],
-        "guard_rows": regression_rows(verdict.guards),
+        "guard_rows": regression_rows(verdict.guards, report.get("guard_tokens", {}) if thinks else {}),
         "guards_at_zero": ", ".join(each.guard for each in verdict.guards if not each.before.accuracy),
         "usage_corrected": sum(stage["counts"].get("usage_corrected", 0) for stage in report["stages"]),
         "stage_rows": _stage_rows(report["stages"], (report["collect"] or {}).get("cost_usd") is not None),
@@ -99,7 +100,7 @@ def view_of(report: dict[str, Any]) -> dict[str, Any]:
 def _tokens(report: dict[str, Any], model: str) -> dict[str, str]:
     """The column of a model's tokens an answer; none in reports of older code, and where they are not known."""
     known = report.get("tokens", {})
-    return {"tokens an answer": f"{known.get(model, 0.0):.1f}"} if any(known.values()) else {}
+    return {"tokens an answer": shown_tokens(known.get(model))} if any(known.values()) else {}
 
 
 def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:
@@ -111,17 +112,26 @@ def pass_rows(models: Mapping[str, Rates]) -> list[dict[str, str]]:
     ]
 
 
-def regression_rows(regressions: list[RegressionEvaluation]) -> list[dict[str, str]]:
-    return [
-        {
-            "regression evaluation": each.guard,
-            "n": str(each.before.n),
-            "before": percent(each.before.accuracy, each.before.ci),
-            "after": percent(each.after.accuracy, each.after.ci),
-            **difference_cells(each),
-        }
-        for each in regressions
-    ]
+def regression_rows(
+    regressions: list[RegressionEvaluation], tokens: Mapping[str, Sequence[float]]
+) -> list[dict[str, str]]:
+    """A row a skill that training must not lose. `tokens`: an answer's, before and after, by the skill's name."""
+    known = {name: each for name, each in tokens.items() if any(each)}
+    found = []
+    for each in regressions:
+        before, after = known.get(each.guard, (0.0, 0.0))
+        found.append(
+            {
+                "regression evaluation": each.guard,
+                "n": str(each.before.n),
+                "before": percent(each.before.accuracy, each.before.ci),
+                **({"tokens before": shown_tokens(before)} if known else {}),
+                "after": percent(each.after.accuracy, each.after.ci),
+                **({"tokens after": shown_tokens(after)} if known else {}),
+                **difference_cells(each),
+            }
+        )
+    return found
 
 
 def kind_rows(kinds: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -131,12 +141,20 @@ def kind_rows(kinds: list[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def rate_rows(models: Mapping[str, Rates], teacher: TeacherRates | None) -> list[dict[str, str]]:
-    """The first table: how often each model is right, and the teacher on the questions that it was asked."""
+def rate_rows(
+    models: Mapping[str, Rates], teacher: TeacherRates | None, tokens: Mapping[str, float]
+) -> list[dict[str, str]]:
+    """The first table: how often each model is right, and the teacher on the questions that it was asked.
+
+    Args:
+        tokens: Each model's tokens an answer; a teacher's are other ones. Empty where they are not known.
+    """
+    is_known = any(tokens.values())
     rows = [
         {
             "": as_title(name),
             "right": percent(model.accuracy, model.ci["accuracy"]),
+            **({"tokens an answer": shown_tokens(tokens.get(name))} if is_known else {}),
             "valid calls": f"{model.format_compliance:.1%}",
             "n": f"{model.n:,}",
         }
@@ -144,7 +162,9 @@ def rate_rows(models: Mapping[str, Rates], teacher: TeacherRates | None) -> list
     ]
     if teacher:
         right = percent(teacher.accuracy, teacher.ci)
-        rows.append({"": "Teacher, as it taught", "right": right, "valid calls": "", "n": f"{teacher.episodes:,}"})
+        empty = {"tokens an answer": ""} if is_known else {}
+        taught = {"": "Teacher, as it taught", "right": right, **empty, "valid calls": "", "n": f"{teacher.episodes:,}"}
+        rows.append(taught)
     return rows
 
 

@@ -12,7 +12,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from apprentice.tasks.episodes.episode import problems
-from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, arguments_of
+from apprentice.tasks.episodes.record import EvaluatedEpisode, Message, arguments_of, turns_of
+from apprentice.tasks.episodes.thinking import CUT_OFF
 from apprentice.tasks.files.json_lines import read_rows
 
 ALWAYS = 0.95
@@ -63,7 +64,9 @@ class Behaviour(NamedTuple):
     missing: str = ""
     """What the teacher calls then; empty where it ends there, too."""
     cut: float = 0.0
-    """The last turn reached the limit of tokens."""
+    """The last turn reached the limit of tokens, outside of its thought."""
+    thought_cut: float = 0.0
+    """The last turn's thought reached its own limit."""
     invented: float = 0.0
     """A value that the teacher copies, and that the model has read nowhere."""
     invented_in: str = ""
@@ -113,16 +116,21 @@ def behaviour(
     schemas: Callable[[int], Schemas],
     habits: Habits | None,
     max_new_tokens: int,
+    thought_tokens: int = 0,
 ) -> Behaviour:
     """Reads a model's episodes; those on which the environment failed are left out.
 
     Args:
         schemas: The tools of a seed's question.
         habits: None where no teacher's episodes are known; nothing then counts as invented or missing.
-        max_new_tokens: The most tokens of a turn.
+        max_new_tokens: The most tokens of a turn, beside its thought.
+        thought_tokens: The most tokens of a thought, which come on top; 0 for a student that answers at once.
     """
     played = [record for record in records if not record.broken]
-    cut = [_cut(each, max_new_tokens) for each in played]
+    thought_cut = [_thought_cut(each, thought_tokens) for each in played]
+    cut = [
+        _cut(each, max_new_tokens + thought_tokens) or within for each, within in zip(played, thought_cut, strict=True)
+    ]
     broke = [each for each, is_cut in zip(played, cut, strict=True) if each.broke_off_after and not is_cut]
     after = _most(each.broke_off_after for each in broke)
     wrong = [each for each in played if not each.is_right and not each.broke_off_after and _calls(each)]
@@ -142,7 +150,8 @@ def behaviour(
         broke_off=share(len(broke)),
         broke_off_after=after,
         missing=habits.next_tool.get(after, "") if habits else "",
-        cut=share(sum(cut)),
+        cut=share(sum(cut) - sum(thought_cut)),
+        thought_cut=share(sum(thought_cut)),
         invented=share(len(invented)),
         invented_in=_most(invented),
         misplaced=share(len(misplaced)),
@@ -223,13 +232,25 @@ def _ill_chosen(record: EvaluatedEpisode, habits: Habits | None) -> bool:
     return each_is_copied and not _invented(record, habits) and not _misplaced(record, habits)
 
 
-def _cut(record: EvaluatedEpisode, max_new_tokens: int) -> bool:
-    last = next((each for each in reversed(record.messages) if each["role"] == "assistant"), None)
-    if last is None or last.get("tool_calls"):
+def _cut(record: EvaluatedEpisode, most: int) -> bool:
+    """Whether the last turn reached its limit outside of its thought. `most`: with the tokens of the thought."""
+    last = _last_turn(record)
+    if last.get("tool_calls") or last.get(CUT_OFF):
         return False
     text = str(last.get("content") or "")
-    alone = record.turns == 1 and record.completion_tokens >= max_new_tokens
+    alone = record.turns == 1 and record.completion_tokens >= most
     return alone or (text.rfind(BEGUN) > text.rfind(ENDED))
+
+
+def _thought_cut(record: EvaluatedEpisode, most: int) -> bool:
+    """Whether the last turn's thought reached its limit; not where the model ended that turn itself before."""
+    ended_itself = record.turns == 1 and 0 < record.completion_tokens < most
+    return bool(_last_turn(record).get(CUT_OFF)) and not ended_itself
+
+
+def _last_turn(record: EvaluatedEpisode) -> Message:
+    """The model's last message; without one, what counts as no cut."""
+    return (turns_of(record.messages) or [{"tool_calls": [{}]}])[-1]
 
 
 def _lacks_form(record: EvaluatedEpisode, tools: Schemas) -> bool:

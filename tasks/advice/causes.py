@@ -77,6 +77,7 @@ class Cause(StrEnum):
     NOT_LEARNED = "not learned yet"
     DIVERGED = "SFT diverged"
     CUT = "answers are cut"
+    THOUGHT_CUT = "thoughts are cut"
     FORM = "no form"
     COPYING = "values are invented"
     MISPLACED = "values of another turn"
@@ -161,13 +162,38 @@ def _not_learned(found: Evidence) -> Finding | None:
     return Finding(Cause.NOT_LEARNED, evidence, more(found.recipe, "sft.epochs", factor))
 
 
+def _writes_calls(found: Evidence) -> bool:
+    return found.learning is None or found.learning.is_learned(PLATEAU)
+
+
+def _thought_cut(found: Evidence) -> Finding | None:
+    """Of answers, or of rollouts: a longer limit of the answer would not help these."""
+    answers = found.supervised.thought_cut if _writes_calls(found) else 0.0
+    if answers < NOTED and not (found.by_reward and _thoughts_are_clipped(found)):
+        return None
+    limit = value_of(found.recipe, "student.thinking.max_tokens")
+    of_tokens = f" of {limit} tokens" if limit else ""
+    who = f"{answers:.0%} of the answers" if answers >= NOTED else f"{found.thoughts_cut:.0%} of GRPO's rollouts"
+    evidence = f"{who} reached the limit{of_tokens} within a thought. Shorter thoughts of the teacher help as well."
+    costs = "longer answers in every stage"
+    return Finding(Cause.THOUGHT_CUT, evidence, more(found.recipe, "student.thinking.max_tokens", FACTOR, costs))
+
+
+def _thoughts_are_clipped(found: Evidence) -> bool:
+    """Whether many rollouts end in a thought, or are most of those that reached their limit."""
+    return found.thoughts_cut >= (found.clipped / 2 if found.clipped >= MANY else MANY)
+
+
 def _cut(found: Evidence) -> Finding | None:
-    writes_calls = found.learning is None or found.learning.is_learned(PLATEAU)
-    if writes_calls and found.supervised.cut >= NOTED:
+    if _writes_calls(found) and found.supervised.cut >= NOTED:
         limit = value_of(found.recipe, "evaluate.max_new_tokens")
-        evidence = f"{found.supervised.cut:.0%} of the answers reached their limit of {limit} tokens within a call."
+        thought = value_of(found.recipe, "student.thinking.max_tokens")
+        beside = f", and {thought} of thought," if thought else ""
+        evidence = (
+            f"{found.supervised.cut:.0%} of the answers reached their limit of {limit} tokens{beside} within a call."
+        )
         return Finding(Cause.CUT, evidence, more(found.recipe, "evaluate.max_new_tokens", MUCH, "longer evaluations"))
-    if found.by_reward and found.clipped >= MANY:
+    if found.by_reward and found.clipped >= MANY and not _thoughts_are_clipped(found):
         evidence = f"{found.clipped:.0%} of GRPO's rollouts reached their limit of tokens before they were whole."
         costs = "longer rollouts, and memory for them"
         return Finding(Cause.CUT, evidence, more(found.recipe, "grpo.max_completion_length", FACTOR, costs))
@@ -383,6 +409,7 @@ TABLE: tuple[Callable[[Evidence], Finding | None], ...] = (
     _teacher,
     _diverged,
     _not_learned,
+    _thought_cut,
     _cut,
     _copying,
     _misplaced,

@@ -40,6 +40,8 @@ class Evidence(NamedTuple):
     clipped: float = 0.0
     """The share of its first log's rollouts that reached the limit of tokens; later ones may, of a model that it
     spoils."""
+    thoughts_cut: float = 0.0
+    """The share of the same rollouts that have a thought which is cut off or over its budget."""
     did_not_start: bool = False
     """Whether no group of the probe differed."""
     questions: int | None = None

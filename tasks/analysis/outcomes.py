@@ -12,10 +12,11 @@ from typing import Any
 from apprentice.envs.reward import is_right
 from apprentice.tasks.analysis.thought_faults import MARK, Check
 from apprentice.tasks.episodes.episode import last_text, problems
+from apprentice.tasks.episodes.notations import ATTRIBUTES
 from apprentice.tasks.episodes.record import EvaluatedEpisode
 from apprentice.tasks.episodes.texts import same_text
 
-THOUGHTS = r"</?(?:think|thinking|thought|reasoning)>|<\|channel\|>"
+THOUGHTS = rf"</?(?:think|thinking|thought|reasoning){ATTRIBUTES}>|<\|channel\|>"
 """What no text may hold, a last one neither."""
 LEAKED = re.compile(rf"{THOUGHTS}|{MARK.pattern}", re.IGNORECASE)
 """What no text beside a thought may hold."""

@@ -4,18 +4,23 @@ In: the episodes of one model on the same questions, within several budgets. Out
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from statistics import fmean
 from typing import Any
 
 from apprentice.tasks.analysis.comparison import compare
 from apprentice.tasks.episodes.record import EvaluatedEpisode, arguments_of
-from apprentice.tasks.episodes.thinking import THOUGHT
+from apprentice.tasks.episodes.texts import same_text
+from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT
 from apprentice.tasks.settings.spec import SWAPPED, VOTE
 from apprentice.tasks.statistics.intervals import clustered_interval, interval_of, percent
 from apprentice.tasks.statistics.rates import by_question, rate
 
+NUMBER = re.compile(r"([+-]?)(0|[1-9]\d*)(?:\.(\d*?)0*)?", re.ASCII)
+"""A text that is a number as a whole. With a zero ahead it may be a code, in which that counts."""
 COLUMNS = ("budget of thought", "accuracy", "tokens an answer", "to no thought")
 
 
@@ -37,6 +42,23 @@ def worth_of_thoughts(played: Mapping[str, list[EvaluatedEpisode]], whole: list[
 def tokens_an_answer(records: Sequence[EvaluatedEpisode]) -> float:
     """Tokens that the model wrote for an answer, as a mean; 0 where they are not known."""
     return fmean(record.completion_tokens for record in records)
+
+
+def tokens_of_thinkers(played: Mapping[str, Sequence[EvaluatedEpisode]]) -> dict[str, float]:
+    """Tokens an answer of each model; empty where none of them thinks, or nobody's tokens are known."""
+    messages = (message for records in played.values() for record in records for message in record.messages)
+    found = {name: tokens_an_answer(records) for name, records in played.items() if records}
+    return found if any(map(is_thought, messages)) and any(found.values()) else {}
+
+
+def is_thought(message: Mapping[str, Any]) -> bool:
+    """Whether a message has a thought, with or without an end."""
+    return bool(message.get(THOUGHT) or message.get(CUT_OFF))
+
+
+def shown_tokens(tokens: float | None) -> str:
+    """Tokens an answer as people read them."""
+    return f"{tokens:.1f}" if tokens else "–"
 
 
 def budget_rows(played: Mapping[float, list[EvaluatedEpisode]]) -> list[dict[str, Any]]:
@@ -68,12 +90,13 @@ def swapped_row(swapped: list[EvaluatedEpisode], whole: list[EvaluatedEpisode]) 
     pairs = [(_handed_in(one), _handed_in(other)) for one, other in zip(own, swapped, strict=True)]
     stays = fmean(one == other and bool(one) for one, other in pairs)
     right = fmean(record.is_right for record in swapped)
-    return {"n": len(own), "stays": stays, "ci": interval_of(stays, len(own)), "accuracy": right}
+    tokens = tokens_an_answer(swapped)
+    return {"n": len(own), "stays": stays, "ci": interval_of(stays, len(own)), "accuracy": right, "tokens": tokens}
 
 
 def vote_row(records: list[EvaluatedEpisode]) -> dict[str, Any]:
     """The accuracy of the most frequent answer to each question, and the tokens of all of its samples. Of answers that
-    are as frequent the one that was given first counts."""
+    are as frequent the one that was given first counts. Spellings of one answer are counted together."""
     questions = by_question(records, lambda record: record)
     right = [float(_majority(samples).is_right) for samples in questions.values()]
     return {
@@ -95,7 +118,9 @@ def shown_rows(thoughts: Mapping[str, Any]) -> list[dict[str, str]]:
         rows.append((f"{each['budget']:.0%}", percent(each["accuracy"], each["ci"]), f"{each['tokens']:.1f}", gain))
     if swapped := thoughts.get(SWAPPED):
         stays = f"{percent(swapped['stays'], swapped['ci'])} of {swapped['n']} answers stay the same"
-        rows.append(("another question's thought", f"{swapped['accuracy']:.1%}", "–", stays))
+        rows.append(
+            ("another question's thought", f"{swapped['accuracy']:.1%}", shown_tokens(swapped.get("tokens")), stays)
+        )
     if vote := thoughts.get("vote"):
         voted, accuracy = f"majority of {vote['samples']} samples", percent(vote["accuracy"], vote["ci"])
         rows.append((voted, accuracy, f"{vote['tokens']:.1f}", f"one sample: {vote['one']:.1%}"))
@@ -109,8 +134,25 @@ def _majority(samples: list[EvaluatedEpisode]) -> EvaluatedEpisode:
 
 
 def _handed_in(record: EvaluatedEpisode) -> str:
-    """What an episode came to: its last text, or its last call; empty without one."""
+    """What an episode came to, in one spelling: its last text, or its last call; empty without one."""
     calls = [call for message in record.messages for call in message.get("tool_calls") or []]
     if record.last_text or not calls:
-        return record.last_text
-    return json.dumps([calls[-1]["function"]["name"], arguments_of(calls[-1])], sort_keys=True)
+        return _in_one_spelling(record.last_text)
+    return json.dumps([calls[-1]["function"]["name"], _in_one_spelling(arguments_of(calls[-1]))], sort_keys=True)
+
+
+def _in_one_spelling(value: Any) -> Any:
+    """The value, at any depth without what makes it no other answer: case, space, a last full stop, a number's form."""
+    if isinstance(value, list):
+        return [_in_one_spelling(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _in_one_spelling(each) for name, each in value.items()}
+    if isinstance(value, bool) or value is None:
+        return value
+    text = same_text(f"{Decimal(repr(value)):f}" if isinstance(value, float) else str(value))
+    text = text.removesuffix(".").rstrip() or text
+    if not (found := NUMBER.fullmatch(text)):
+        return text
+    sign, whole, part = found.groups(default="")
+    number = f"{whole}.{part}" if part else whole
+    return f"-{number}" if sign == "-" and number != "0" else number

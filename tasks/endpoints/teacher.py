@@ -190,8 +190,9 @@ class Teacher:
         for ask in range(self._asks):
             sent = asked_to_think(messages, thoughts, shorter) if thoughts else messages
             message, noted = once_each(self.say(sent, tools, spent, choice, seed, ask))
-            if thoughts and ask < self._asks - 1 and (shorter := is_too_long(message, thoughts)):
+            if thoughts and ask < self._asks - 1 and is_too_long(message, thoughts):
                 spent.asked_again.append(TOO_LONG)
+                shorter = True
                 continue  # what stays too long for the student's own tokenizer is dropped by the filter
             if takes_text and (text := last_text(message, tools)):
                 return message if self._spec.keep_text else message | {"content": text}

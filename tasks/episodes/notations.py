@@ -27,8 +27,10 @@ class NotAConversation(Exception):
 
 
 TAGS = "think|thinking|thoughts?|reasoning|scratch_?pad"
+ATTRIBUTES = r"(?:\s+[\w:-]+\s*=[^<>\n]*)?"
+"""Of a tag that begins a thought, such as `<think time=3>`."""
 THOUGHTS = (
-    rf"<(?P<tag>(?:seed:)?(?:{TAGS}))>.*?(?:</(?P=tag)>|\Z)",
+    rf"<(?P<tag>(?:seed:)?(?:{TAGS})){ATTRIBUTES}>.*?(?:</(?P=tag)>|\Z)",
     r"\[THINK\].*?(?:\[/THINK\]|\Z)",
     r"◁think▷.*?(?:◁/think▷|\Z)",
     r"<\|START_THINKING\|>.*?(?:<\|END_THINKING\|>|\Z)",
@@ -40,7 +42,7 @@ THOUGHT_OR_CALL = re.compile(
     f"(?P<thought>{'|'.join(THOUGHTS)})|<tool_call>(?P<call>.*?)</tool_call>", re.DOTALL | re.IGNORECASE
 )
 """Whichever begins first: a call may hold the text of a tag, and a thought that of a call."""
-THINKING = ("thinking", "reasoning", "redacted_thinking")
+THINKING = ("thinking", "reasoning", "redacted_thinking", "reasoning_text", "reasoning_content")
 """Types of a part of a message that is a thought."""
 END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷", re.IGNORECASE)
 """The end of a thought that the prompt began, as DeepSeek-R1's template does."""
@@ -48,10 +50,12 @@ END_OF_PROMPTS_THOUGHT = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|◁/think▷", r
 
 FINAL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>|<\|return\|>\s*\Z")
 """What stands around gpt-oss' answer after its thought."""
-REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
+REASONING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_blocks", "reasoning_details")
 """The fields of a message in which endpoints put the reasoning of an answer, the first one that is filled counts."""
+BY_PROVIDER = "provider_specific_fields"
+"""LiteLLM's field for what only one provider has, which may hold those of `REASONING`."""
 MARKS = re.compile(
-    rf"</?(?:seed:)?(?:{TAGS})>|\[/?THINK\]|◁/?think▷|<\|(?:START|END)_THINKING\|>"
+    rf"</?(?:seed:)?(?:{TAGS}){ATTRIBUTES}>|\[/?THINK\]|◁/?think▷|<\|(?:START|END)_THINKING\|>"
     r"|<\|channel\|>analysis<\|message\|>|<\|end\|>|<\|channel>thought\n?|<channel\|>",
     re.IGNORECASE,
 )
@@ -68,13 +72,15 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
     """
     content = message.get("content")
     if _is_summary(message.get("reasoning_details")):
-        found = split_thought({name: value for name, value in message.items() if name not in REASONING})
+        found = split_thought({name: value for name, value in message.items() if name not in (*REASONING, BY_PROVIDER)})
         if found[0]:
             return found
     called = message.get("tool_calls") or message.get("function_call")
-    for name in REASONING:
-        if thought := _text_in(message.get(name)).strip():
-            return thought, content
+    fields = message.get(BY_PROVIDER)
+    for given in (message, fields if isinstance(fields, Mapping) else {}):
+        for name in REASONING:
+            if thought := _text_in(given.get(name)).strip():
+                return thought, content
     if isinstance(content, list):
         blocks = [part for part in content if isinstance(part, dict) and part.get("type") in THINKING]
         if thought := _text_in(blocks).strip():
@@ -90,6 +96,16 @@ def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:
     return (text.strip(), "") if called and text.strip() else ("", content)
 
 
+def split_thoughts_ahead(text: str) -> tuple[str, str]:
+    """The marked thoughts that a text begins with, and the rest. What stands in the rest is part of it."""
+    after = text if text.lstrip()[:1] in ("{", "[") else _after_prompts_thought(text)
+    end = 0
+    while (found := THOUGHT_OR_CALL.match(after, len(after) - len(after[end:].lstrip()))) and found["thought"]:
+        end = found.end()
+    at = len(text) - len(after) + end
+    return split_thought({"content": text[:at]})[0], text[at:].strip()
+
+
 def _is_summary(details: Any) -> bool:
     """Whether a provider shows no more of its reasoning than a summary, beside what is encrypted."""
     kinds = [str(each.get("type")) for each in details if isinstance(each, dict)] if isinstance(details, list) else []
@@ -102,11 +118,35 @@ def _text_in(value: Any, depth: int = 0) -> str:
     if depth > DEEPEST:
         return ""
     if isinstance(value, list):
-        return "\n".join(filter(None, (_text_in(each, depth + 1) for each in value)))
+        return _joined([(each, text) for each in value if (text := _text_in(each, depth + 1))])
     if isinstance(value, dict):
         names = ("summary",) if value.get("redacted") else (*THINKING, "text", "content", "summary")
         return next((text for name in names if (text := _text_in(value.get(name), depth + 1))), "")
     return value if isinstance(value, str) else ""
+
+
+def _joined(blocks: list[tuple[Any, str]]) -> str:
+    """The texts of blocks: fragments of one text as they are, others in lines of their own."""
+    joined, last = "", (None, "")
+    for block, text in blocks:
+        joined += text if not joined or _goes_on(last, (block, text)) else f"\n{text}"
+        last = block, text
+    return joined
+
+
+def _goes_on(one: tuple[Any, str], other: tuple[Any, str]) -> bool:
+    """Whether a block is a fragment of the same text as the one before it, as streams leave them.
+
+    A fragment has the type of the other and no other number or name, and the other one is not signed. A word with a
+    capital letter right after the end of a sentence begins a text of its own.
+    """
+    (before, ended), (after, begun) = one, other
+    if not isinstance(before, dict) or not isinstance(after, dict) or before.get("type") != after.get("type"):
+        return False
+    known = [(before.get(name), after.get(name)) for name in ("index", "id")]
+    if before.get("signature") or any(a != b for a, b in known if a is not None and b is not None):
+        return False
+    return not (ended.endswith((".", "!", "?", ":", "*")) and (begun[0].isupper() or begun[0] == "*"))
 
 
 def calls_in(text: str) -> tuple[list[str], str]:

@@ -18,6 +18,7 @@ from apprentice.tasks.episodes.notations import (
     carries_loss,
     read_call,
     split_thought,
+    split_thoughts_ahead,
 )
 from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Record
 from apprentice.tasks.episodes.thinking import THOUGHT
@@ -28,6 +29,8 @@ from apprentice.tasks.settings.spec import Column
 ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "developer": "system", "function": "tool"}
 ROLES |= {"observation": "tool", "function_call": "assistant"}
 """Other names of the four roles."""
+OF_THOUGHTS = ("reasoning", "thinking", "thought", "thoughts")
+"""Roles of a message that is the thought of the turn after it."""
 GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's letters for correct, partly correct, incorrect and no answer."""
 EXACT = "openai_message"
@@ -80,6 +83,10 @@ class ForeignTurn(BaseModel):
     tool_calls: list[Call] = []
     tool_call_id: str | None = None
     carries_loss: bool = True
+    is_thought: bool = False
+    """Whether it says itself that it is the thought of the turn after it, by its role or as harmony's channel."""
+    speaker: str = ""
+    """Its `name`, which tells one model's turns from another's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,7 +94,8 @@ class ForeignTurn(BaseModel):
         if not isinstance(given, dict):
             return given
         named, content = given.get("role", given.get("from")), given.get("content", given.get("value"))
-        role = ROLES.get(named, named) if isinstance(named, str) else named
+        is_thought = named in OF_THOUGHTS or given.get("channel") == "analysis"
+        role = "assistant" if is_thought else ROLES.get(named, named) if isinstance(named, str) else named
         learned = role != "assistant" or carries_loss(given)
         blocks = content if isinstance(content, list) else None  # of a text, marked thoughts stay where they are
         thought = split_thought({**given, "content": blocks, "tool_calls": None, "function_call": None})[0]
@@ -96,13 +104,18 @@ class ForeignTurn(BaseModel):
             content = "".join(map(_text_of, content))
         if role == "assistant" and not calls and isinstance(content, str):
             if named == "function_call":  # LLaMA-Factory's turn of calls alone
-                read = read_call(content)
+                ahead, written = split_thoughts_ahead(content)
+                thought, read = thought or ahead, calls_in(written)[0] or read_call(written)
                 calls, content = read if isinstance(read, list) else [read], None
             elif (found := calls_in(content))[0]:
                 thought = thought or split_thought({"content": content})[0]
                 calls, content = found
         called = {"tool_calls": calls, "tool_call_id": given.get("tool_call_id")}
         called |= {"thought": thought} if role == "assistant" else {}
+        if is_thought and not calls:
+            thought = "\n".join(filter(None, (thought, split_thought({"content": content})[0] or content)))
+            called, content = {"thought": thought, "is_thought": True}, ""
+        called |= {"speaker": given["name"]} if isinstance(given.get("name"), str) else {}
         return {"role": role, "content": content, "carries_loss": learned} | called
 
     def as_message(self) -> dict[str, Any]:
@@ -113,6 +126,19 @@ class ForeignTurn(BaseModel):
         return (
             {"role": self.role, "content": self.content} | ({"tool_calls": calls} if calls else {}) | weight | thought
         )
+
+    def thought_alone(self) -> str:
+        """Its thought, where it is an assistant's turn of nothing else; empty for others."""
+        if self.role != "assistant" or self.tool_calls:
+            return ""
+        thought, content = (self.thought, self.content) if self.thought else split_thought({"content": self.content})
+        return "" if (content or "").strip() else thought
+
+    def after(self, thoughts: list["ForeignTurn"]) -> "ForeignTurn":
+        """The turn of an assistant with the thoughts of the turns before it, except those that carry no loss."""
+        ahead = [each.thought_alone() for each in thoughts if each.carries_loss]
+        own = self.thought or ("" if self.tool_calls else split_thought({"content": self.content})[0])
+        return self.model_copy(update={"thought": "\n".join(filter(None, (*ahead, own)))}) if ahead else self
 
     def thinking(self, is_on: bool) -> "ForeignTurn":
         """The turn for a student that thinks, or that answers at once. The former takes the text beside a call for the
@@ -227,6 +253,21 @@ class Conversation(BaseModel):
     @classmethod
     def _may_be_text(cls, given: Any) -> Any:
         return json.loads(given) if isinstance(given, str) and given.startswith("[") else given
+
+    @field_validator("messages")
+    @classmethod
+    def _joins_thoughts_to_their_turns(cls, given: list[ForeignTurn]) -> list[ForeignTurn]:
+        joined, waiting = list[ForeignTurn](), list[ForeignTurn]()
+        for turn, follows in zip(given, [*given[1:], None], strict=False):  # one more where there is none
+            is_next = follows is not None and follows.role == "assistant" and follows.speaker == turn.speaker
+            if is_next and turn.thought_alone():
+                waiting.append(turn)
+            elif turn.is_thought:
+                raise ValueError("a thought has no turn of its model after it")
+            else:
+                joined.append(turn.after(waiting))
+                waiting = []
+        return joined
 
     @field_validator("reward", mode="before")
     @classmethod

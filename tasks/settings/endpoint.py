@@ -71,8 +71,8 @@ class ThoughtsSpec(Spec):
     """What is taken of a teacher's reasoning where the student thinks (`student.thinking`)."""
 
     max_tokens: int | None = Field(default=None, ge=1)
-    """Maximum tokens of a thought, estimated at three characters each. For a longer one the teacher is asked again for
-    a shorter one, at most `collect.asks` times. Default: `student.thinking.max_tokens`."""
+    """Maximum tokens of a thought, by an estimate: a digit, up to four letters, or a mark is one. For a longer one the
+    teacher is asked again for a shorter one, at most `collect.asks` times. Default: `student.thinking.max_tokens`."""
     shortest_of: int = Field(default=1, ge=1, le=16)
     """How often the teacher plays each question; the right episode with the shortest thoughts is recorded."""
     instruction: str = Field(default="")

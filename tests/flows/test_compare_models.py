@@ -9,10 +9,12 @@ import pytest
 from apprentice.envs.serving.process import local_server
 from apprentice.flows.compare_models import compared
 from apprentice.flows.recipe.loading import load_recipe
+from apprentice.tasks.reporting import announce
 from tests.endpoint import KEY, Endpoint, call
 from tests.flows.commands import BIN, ROOT, TOY, run_command
 from tests.hostile.endings import assert_clear_exit
 from tests.odd_server import odd_server
+from tests.tasks.analysis.test_thought_worth import thinking
 from tests.tasks.evaluations import episodes
 
 CHAIN_SUM = ROOT / "deployments" / "recipes" / "chain-sum.yaml"
@@ -92,3 +94,24 @@ def test_the_tutorial_s_accuracy_is_the_mean_score():
     assert [each["delta"] for found in (ours, tutorials) for each in found["comparisons"]] == [0.5, 0.375]
     assert [model["seen_in_training"] for model in ours["models"].values()] == [3, None]
     assert [(each["from"], each["to"]) for each in ours["comparisons"]] == [("one", "two")]
+
+
+PLAIN, THINKS = episodes([0.0, 1.0], completion_tokens=20), thinking([1.0, 1.0], 60)
+PAIRS = {
+    "one thinks": ((PLAIN, THINKS), [20.0, 60.0], ["20.0", "60.0"]),
+    "one thinks, and its endpoint counts no tokens": ((PLAIN, thinking([1.0, 1.0], 0)), [20.0, 0.0], ["20.0", "–"]),
+    "none thinks": ((PLAIN, PLAIN), None, []),
+    "nobody counted": ((episodes([0.0, 1.0]), thinking([1.0, 1.0], 0)), None, []),
+}
+
+
+@pytest.mark.parametrize(("played", "known", "shown"), PAIRS.values(), ids=PAIRS)
+def test_models_are_compared_with_their_tokens_where_one_thinks(
+    played: Any, known: Any, shown: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    tables: dict[str, Any] = {}
+    monkeypatch.setattr(announce, "table", lambda key, _, rows: tables.update({key: rows}))
+    found = compared(dict(zip("ab", played, strict=True)), {"a": 0, "b": 0}, "parity")
+    assert [model.get("tokens_an_answer") for model in found["models"].values()] == (known or [None, None])
+    rows = tables["compared-models"]
+    assert [row["tokens an answer"] for row in rows if "tokens an answer" in row] == shown

@@ -34,3 +34,9 @@ def test_the_report_has_each_part_of_the_budget_another_thought_and_a_vote(run: 
     page = (run / "report.html").read_text()
     assert "What thoughts are worth" in page
     assert "majority of 3 samples" in page
+
+
+@pytest.mark.long
+def test_the_first_table_has_tokens_beside_each_accuracy(run: Path):
+    head = next(line for line in (run / "report.md").read_text().splitlines() if line.startswith("|"))
+    assert "tokens an answer" in head

@@ -7,6 +7,7 @@ from typing import Any
 from unicodedata import normalize
 
 import pytest
+from markdown_it import MarkdownIt
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.tools import tools_text
@@ -14,7 +15,7 @@ from apprentice.tasks import filter as stage
 from apprentice.tasks.analysis.outcomes import why_dropped
 from apprentice.tasks.artifacts.types import Questions, Rollouts
 from apprentice.tasks.engine.stage import StageContext
-from apprentice.tasks.filter import filter_rollouts
+from apprentice.tasks.filter import as_samples, filter_rollouts
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import Stop
 from tests.tasks.evaluations import published
@@ -55,6 +56,7 @@ def test_a_right_and_clean_episode_is_kept(chain_sum: EnvironmentSpec):
         ({"arguments": json.dumps({"answer": 5})}, "arguments off the schema"),
         ({"content": "Let me think: 2 + 3 is 5."}, "leaked reasoning text"),
         ({"content": "<think>2 + 3</think>"}, "leaked reasoning text"),
+        ({"content": "<think time=3>2 + 3"}, "leaked reasoning text"),
         ({"content": "I hand it in with the tool."}, None),
         ({"question": "held out"}, "stands in the evaluation set"),
     ],
@@ -155,3 +157,21 @@ def test_what_is_kept_of_each_environment_is_told_where_there_are_several(
 def test_where_nothing_is_left_the_stage_says_why(filtered, chain_sum: EnvironmentSpec):
     with pytest.raises(Stop, match=r"kept none of the 2 episodes \(2 × wrong answer; rewards from 0 to 0\)"):
         filtered(question_line("held out"), episode(chain_sum, reward=0.0), episode(chain_sum, reward=0.0))
+
+
+@pytest.mark.parametrize(
+    "text", ["# Check\n1 + 1 = 2", "Sums:\n- 1\n- 2\n\n***\n<b>", "a\n```\n# b\n```\nc", "*1* **2**"]
+)
+def test_a_sample_shows_thoughts_and_texts_of_several_lines_as_they_are(chain_sum: EnvironmentSpec, text: str):
+    thinks = episode(chain_sum, question=f"What is it?\n{text}", reasoning_content=text)
+    tokens = MarkdownIt().parse(as_samples([thinks | {"seed": 7}]))
+    assert [each.content.rstrip("\n") for each in tokens if each.type == "fence"] == [f"What is it?\n{text}", text]
+    assert {each.type for each in tokens}.isdisjoint({"heading_open", "hr", "html_block"})
+    assert sum(each.type == "list_item_open" for each in tokens) == 3
+    assert [each.content for each in tokens if each.type == "inline"][-1] == '`answer({"answer": "-5"})`'
+
+
+def test_a_sample_of_single_lines_has_a_line_a_message(chain_sum: EnvironmentSpec):
+    call = '`answer({"answer": "-5"})`'
+    lines = ["**Seed 7, reward 1.0**", "", "- *system*: s", "- *user*: seen", f"- *assistant*: So: {call}", ""]
+    assert as_samples([episode(chain_sum, content="So:") | {"seed": 7}]).split("\n") == lines

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from apprentice.flows.pages.report_view import _bought, _duration, _power, _says, _stage_rows
+from apprentice.flows.pages.report_view import _bought, _duration, _power, _says, _stage_rows, view_of
 from apprentice.tasks.judgement.contents import Curves, Diagnosis, VerdictContents
+from tests.flows.pages.hostile_report import report
 
 
 def stage(seconds: float, state: str = "ran", **given: Any) -> dict[str, Any]:
@@ -111,3 +112,37 @@ def test_columns_of_stages_that_tell_nothing_are_left_out():
     }
     assert "USD" not in _stage_rows([far], priced=False)[0]
     assert "begun" not in _stage_rows([stage(2, "cached", attempts=3)], priced=False)[0]
+
+
+@pytest.fixture(scope="module")
+def old_report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A report in which nothing is said of tokens."""
+    return report(tmp_path_factory.mktemp("report"))
+
+
+KNOWN = {"tokens": {"base": 5.25, "sft": 60.0, "grpo": 0.0}, "guard_tokens": {"sums": [12.0, 34.0]}}
+UNKNOWN = {"tokens": dict.fromkeys(KNOWN["tokens"], 0.0), "guard_tokens": {"sums": [0.0, 0.0]}}
+SHOWN = ["5.2", "60.0", "–", ""]  # the last one's are not known, and the teacher's are of another tokenizer
+REPORTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "of older code": ({}, set()),
+    "of a student that answers at once": (KNOWN | {"thinks": False}, {"model_rows"}),
+    "of one that thinks": (KNOWN | {"thinks": True}, {"model_rows", "rate_rows", "guard_rows"}),
+    "of one that thinks, and whose tokens nobody counted": (UNKNOWN | {"thinks": True}, set()),
+}
+
+
+@pytest.mark.parametrize(("given", "tables"), REPORTS.values(), ids=REPORTS)
+def test_tokens_stand_beside_accuracies_where_a_student_thinks(
+    old_report: dict[str, Any], given: dict[str, Any], tables: set[str]
+):
+    view = view_of(old_report | given)
+    cells = {
+        name: [[value for column, value in row.items() if column.startswith("tokens ")] for row in view[name]]
+        for name in ("model_rows", "rate_rows", "guard_rows")
+    }
+    assert {name for name, rows in cells.items() if any(map(any, rows))} == tables
+    if "model_rows" in tables:
+        assert cells["model_rows"] == [[each] for each in SHOWN[:-1]]
+    if "rate_rows" in tables:
+        assert cells["rate_rows"] == [[each] for each in SHOWN]
+        assert cells["guard_rows"] == [["12.0", "34.0"]]

@@ -9,6 +9,7 @@ import pytest
 from apprentice.tasks.advice.behaviour import QUESTION, Habits, behaviour, calls_of, habits_of, stands_in
 from apprentice.tasks.analysis.outcomes import outcome_of
 from apprentice.tasks.episodes.record import EvaluatedEpisode
+from apprentice.tasks.episodes.thinking import cut_off
 from tests.tasks.evaluations import episode
 
 
@@ -99,6 +100,34 @@ def test_each_episode_shows_what_happened_in_it(record: EvaluatedEpisode, shown:
     shares = ("right", "no_first_call", "broke_off", "cut", "invented", "misplaced", "ill_chosen")
     assert {name for name in shares if getattr(found, name) == 1.0} == shown
     assert outcome_of(record) == outcome
+
+
+def ended_in(message: dict[str, Any], tokens: int, before: tuple[Any, ...] = ()) -> EvaluatedEpisode:
+    """An episode of a student that thinks, whose last turn has no call."""
+    found = played(*before, "", unfinished=True, causes=["no tool call"], completion_tokens=tokens)
+    found.messages[-1] |= message
+    return found
+
+
+THOUGHT_ALONE = cut_off("1 + 1 is")
+LIMITS = {
+    "reached no limit, and ended its turn itself": (ended_in({"content": "2."}, 60), set()),
+    "reached no limit of an answer that is as long as its thought may be": (ended_in({"content": "2."}, 96), set()),
+    "reached that of thought and answer together": (ended_in({"content": "2."}, 144), {"cut"}),
+    "reached that of its answer within a call": (ended_in({"content": '<tool_call>{"name'}, 144), {"cut"}),
+    "reached that of its thought, to the last token": (ended_in(THOUGHT_ALONE, 144), {"thought_cut"}),
+    "reached that of its thought, which ended": (ended_in(THOUGHT_ALONE, 100), {"thought_cut"}),
+    "reached that of its thought, of so many tokens that nobody counted": (ended_in(THOUGHT_ALONE, 0), {"thought_cut"}),
+    "reached that of its second thought": (ended_in(THOUGHT_ALONE, 80, (FOUND,)), {"thought_cut"}),
+    "reached no limit, and ended its turn within its thought": (ended_in(THOUGHT_ALONE, 20), set()),
+}
+
+
+@pytest.mark.parametrize(("record", "shown"), LIMITS.values(), ids=LIMITS)
+def test_a_student_that_thinks_is_told_which_limit_it_reached(record: EvaluatedEpisode, shown: set, habits: Habits):
+    found = behaviour([record], lambda _: TOOLS, habits, 48, 96)
+    assert {name for name in ("cut", "thought_cut") if getattr(found, name) == 1.0} == shown
+    assert found.broke_off == 0.0
 
 
 def test_what_is_missing_is_the_tool_that_the_teacher_calls_then(habits: Habits):

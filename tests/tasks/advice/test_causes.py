@@ -19,6 +19,7 @@ RECIPE: dict[str, Any] = {
     "windows": {"collect": {"size": 100}, "evaluate": {"size": 400}},
     "evaluate": {"max_new_tokens": 48, "questions": 200},
 }
+THINKS = RECIPE | {"student": RECIPE["student"] | {"thinking": {"mode": "text", "max_tokens": 96}}}
 PRETRAINED = RECIPE | {"student": {"model": "SmolLM2", "build": None}}
 LARGE_GROUPS = RECIPE | {"grpo": RECIPE["grpo"] | {"num_generations": 32}}
 EXACT = RECIPE | {"grpo": RECIPE["grpo"] | {"reward": "exact"}}
@@ -99,6 +100,26 @@ RUNS = {
     "calls are cut": (
         evidence(end=NOTHING._replace(cut=0.6, no_first_call=0.6)),
         (Cause.CUT, "evaluate.max_new_tokens", 192),
+    ),
+    "thoughts are cut": (
+        evidence(recipe=THINKS, end=NOTHING._replace(thought_cut=0.6, no_first_call=0.6)),
+        (Cause.THOUGHT_CUT, "student.thinking.max_tokens", 192),
+    ),
+    "calls are cut after their thoughts": (
+        evidence(recipe=THINKS, end=NOTHING._replace(cut=0.6, thought_cut=0.1, no_first_call=0.7)),
+        (Cause.CUT, "evaluate.max_new_tokens", 192),
+    ),
+    "rollouts are cut within their thoughts": (
+        grpo(recipe=THINKS, clipped=0.7, thoughts_cut=0.6),
+        (Cause.THOUGHT_CUT, "student.thinking.max_tokens", 192),
+    ),
+    "rollouts have thoughts over their budget, which end": (
+        grpo(recipe=THINKS, thoughts_cut=0.6),
+        (Cause.THOUGHT_CUT, "student.thinking.max_tokens", 192),
+    ),
+    "rollouts are cut after their thoughts": (
+        grpo(recipe=THINKS, clipped=0.7, thoughts_cut=0.1),
+        (Cause.CUT, "grpo.max_completion_length", None),
     ),
     "rollouts are cut": (grpo(clipped=0.7), (Cause.CUT, "grpo.max_completion_length", None)),
     "ids are invented by a built student": (
@@ -209,6 +230,18 @@ def test_the_evidence_of_a_cause_has_its_figures():
     assert placed.evidence == (
         "In 50% of the episodes `refund.order` is copied, but not from the reply of `list`, where the teacher finds it."
     )
+
+
+def test_a_limit_of_tokens_is_named_as_it_was():
+    def of(**shares: float) -> str:
+        return causes(evidence(recipe=THINKS, end=NOTHING._replace(**shares)))[0].evidence
+
+    assert of(thought_cut=0.6).startswith("60% of the answers reached the limit of 96 tokens within a thought.")
+    assert of(cut=0.6) == "60% of the answers reached their limit of 48 tokens, and 96 of thought, within a call."
+    [alone, *_] = causes(evidence(end=NOTHING._replace(cut=0.6)))
+    assert alone.evidence == "60% of the answers reached their limit of 48 tokens within a call."
+    [rollouts, *_] = causes(grpo(recipe=THINKS, clipped=0.7, thoughts_cut=0.55))
+    assert rollouts.evidence.startswith("55% of GRPO's rollouts reached the limit of 96 tokens within a thought.")
 
 
 def test_a_student_that_changes_takes_its_settings_along():

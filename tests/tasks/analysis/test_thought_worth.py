@@ -79,6 +79,70 @@ def test_arguments_in_another_order_and_other_calls_before_are_the_same_vote():
     assert vote_row(records)["accuracy"] == 1.0
 
 
+def handed_in(place: int, sample: int, value: Any, reward: float) -> EvaluatedEpisode:
+    """An answer of any type, in a call whose arguments hold it."""
+    found = answered(place, sample, "", reward)
+    found.messages[2]["tool_calls"][0]["function"]["arguments"] = json.dumps({"answer": value})
+    return found
+
+
+ALIKE = {
+    "a full stop and a space": ("85", "85.", " 85"),
+    "a number as number and as text": (85, 85.0, "85.0"),
+    "a sign that says nothing": ("+3", 3, "3"),
+    "a zero with a sign": ("-0", 0, "-0.00"),
+    "decimals": (0.50, "0.5", "0.500."),
+    "a small number": (0.00001, "0.00001", "0.000010"),
+    "case": ("Cat", "cat", "CAT"),
+    "spaces and lines": ("a  cat", "a cat\n", "a\tcat"),
+    "letters in another Unicode form": ("caf\u00e9", "cafe\u0301", "CAFE\u0301"),
+    "a sentence": ("It is 5.", "it is 5", "It  is 5. "),
+    "values within others": ([{"a": 1, "b": ["X."]}], [{"b": ["x"], "a": "1"}], [{"a": 1.0, "b": [" x"]}]),
+}
+
+
+@pytest.mark.parametrize("alike", ALIKE.values(), ids=ALIKE)
+def test_spellings_of_one_answer_are_one_vote(alike: tuple[Any, ...]):
+    records = [handed_in(n, n, answer, 1.0) for n, answer in enumerate(alike)]
+    others = [handed_in(n, n, "12", 0.0) for n in (3, 4)]
+    assert vote_row([*others, *records])["accuracy"] == 1.0
+    whole, swapped = (handed_in(0, 0, answer, 1.0) for answer in alike[:2])
+    assert worth_of_thoughts({"swapped": [swapped]}, [whole])["swapped"]["stays"] == 1.0
+
+
+OTHERS = {
+    "codes with zeros ahead": ("007", "07", "7"),
+    "signs": ("3", "-3", "- 3"),
+    "long numbers": (10**40, 10**40 + 1, str(10**40 + 2)),
+    "truth values and numbers": (True, 1, None),
+    "two full stops": ("a", "a..", "a..."),
+    "an order": (["a", "b"], ["b", "a"], "a b"),
+    "versions": ("1.2.0", "1.2", "1.2.0.0"),
+    "a full stop alone": (".", "", "..."),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_answers_that_differ_are_no_majority(others: tuple[Any, ...]):
+    records = [handed_in(n, n, answer, 0.0) for n, answer in enumerate(others)]
+    right = [handed_in(n, n, "forty-two", 1.0) for n in (3, 4)]
+    assert vote_row([*records, *right])["accuracy"] == 1.0
+
+
+def test_a_majority_counts_as_its_answer_that_was_given_first():
+    spelled = [handed_in(n, n, *given) for n, given in enumerate([("Cat", 0.0), ("cat", 1.0), ("dog", 0.0)])]
+    assert vote_row(spelled)["accuracy"] == 0.0
+
+
+def test_texts_that_end_an_episode_are_one_vote_in_any_spelling():
+    def say(n: int, text: str, reward: float) -> EvaluatedEpisode:
+        messages = [*answered(n, n, "", reward).messages[:2], {"role": "assistant", "content": text}]
+        return episode(n, reward, messages=messages, question="Question 0?", sample=n)
+
+    given = [("It is 12.", 0.0), ("It is 12.", 0.0), ("It is 85", 1.0), ("it is 85.", 1.0), ("It  is 85.", 1.0)]
+    assert vote_row([say(n, *each) for n, each in enumerate(given)])["accuracy"] == 1.0
+
+
 def test_answers_that_stay_with_another_thought_are_counted_on_the_questions_that_were_asked_so():
     whole = [answered(n, 0, answer, 1.0) for n, answer in enumerate(("7", "8", "9", "1"))]
     swapped = [answered(n, 0, answer, reward) for n, (answer, reward) in enumerate([("7", 1.0), ("7", 0.0)])]
@@ -86,6 +150,9 @@ def test_answers_that_stay_with_another_thought_are_counted_on_the_questions_tha
     assert (found["n"], found["stays"], found["accuracy"]) == (2, 0.5, 0.5)
     (row,) = shown_rows({"swapped": found})
     assert row["to no thought"].endswith("of 2 answers stay the same")
+    assert row["tokens an answer"] == "10.0"
+    (older,) = shown_rows({"swapped": {name: value for name, value in found.items() if name != "tokens"}})
+    assert older["tokens an answer"] == "–"
     with pytest.raises(ValueError, match="other questions"):
         worth_of_thoughts({"swapped": swapped[::-1]}, whole)
 

@@ -73,6 +73,23 @@ SUMMED = {
             [],
         ),
         ({"thinking_blocks": [{"type": "thinking", "thinking": "1 + 1 = 2."}], "content": ""} | CALL, "1 + 1 = 2.", ""),
+        ({"reasoning_text": "1 + 1 = 2.", "content": "Done."} | CALL, "1 + 1 = 2.", "Done."),
+        ({"provider_specific_fields": {"reasoning_content": "1 + 1 = 2."}, "content": None} | CALL, "1 + 1 = 2.", None),
+        ({"provider_specific_fields": {"thinking_blocks": [{"thinking": "I add."}]}, "content": "2"}, "I add.", "2"),
+        ({"provider_specific_fields": {"reasoning": "5"}, "reasoning": "I add.", "content": "2"}, "I add.", "2"),
+        ({"provider_specific_fields": None, "content": "2"}, "", "2"),
+        ({"provider_specific_fields": {"citations": ["a"]}, "content": "2"}, "", "2"),
+        (SUMMED | {"provider_specific_fields": SUMMED, "content": "1 + 1 = 2."} | CALL, "1 + 1 = 2.", ""),
+        ({"content": [{"type": "reasoning_text", "text": "1 + 1 = 2."}]} | CALL, "1 + 1 = 2.", []),
+        (
+            {"content": [{"type": "reasoning_content", "reasoning_content": {"text": "I add.", "signature": "x"}}]}
+            | CALL,
+            "I add.",
+            [],
+        ),
+        ({"content": "<think time=3>1 + 1 = 2.</think>2"}, "1 + 1 = 2.", "2"),
+        ({"content": '<thinking budget = "low" a="b">\n1 + 1 = 2.\n</thinking>\n2'}, "1 + 1 = 2.", "2"),
+        ({"content": "<think of it>2"}, "", "<think of it>2"),
         ({"content": "1 + 1 = 2."}, "", "1 + 1 = 2."),
         ({"content": ""} | CALL, "", ""),
         ({"reasoning_content": None, "content": None} | CALL, "", None),
@@ -80,6 +97,51 @@ SUMMED = {
 )
 def test_a_thought_is_read_in_every_form(message: dict[str, Any], thought: str, content: Any):
     assert split_thought(message) == (thought, content)
+
+
+def detail(text: str, **about: Any) -> dict[str, Any]:
+    return {"type": "reasoning.text", "text": text} | about
+
+
+def parts(*texts: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def thinking(*texts: str, **about: Any) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": parts(*texts)} | about
+
+
+FRAGMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "details of a stream": ({"reasoning_details": [detail("1 + 1"), detail(" = 2")]}, "1 + 1 = 2"),
+    "details of a stream, numbered": (
+        {"reasoning_details": [detail("1 + 1", index=0), detail(" = ", index=0), detail("2", index=0, signature="x")]},
+        "1 + 1 = 2",
+    ),
+    "the middle of a word": ({"reasoning_details": [detail("I a"), detail("dd t"), detail("ens.")]}, "I add tens."),
+    "a decimal": ({"reasoning_details": [detail("It is 3."), detail("14.")]}, "It is 3.14."),
+    "chunks within a block": ({"content": [thinking("1 + 1", " = 2")]}, "1 + 1 = 2"),
+    "blocks of chunks": ({"content": [thinking("1 +"), thinking(" 1", " ="), thinking(" 2")]}, "1 + 1 = 2"),
+    "fragments of a summary": (
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": each} for each in ("I a", "dd.")]},
+        "I add.",
+    ),
+    "an encrypted one between": ({"reasoning_details": [detail("1 + 1"), *SECRET, detail(" = 2")]}, "1 + 1 = 2"),
+    "blocks with numbers": (
+        {"reasoning_details": [detail("add tens", index=0), detail("then ones", index=1)]},
+        "add tens\nthen ones",
+    ),
+    "signed blocks": ({"thinking_blocks": [thinking("tens", signature="x"), thinking("ones")]}, "tens\nones"),
+    "sentences without a gap": ({"thinking_blocks": [thinking("I add."), thinking("It is 2.")]}, "I add.\nIt is 2."),
+    "a summary and a text": (
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "I add"}, detail("1 + 1")]},
+        "I add\n1 + 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "thought"), FRAGMENTS.values(), ids=FRAGMENTS)
+def test_fragments_of_one_thought_are_joined_as_they_are_and_blocks_in_lines(message: dict[str, Any], thought: str):
+    assert split_thought(message | CALL)[0] == thought
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +156,11 @@ def teaching(desk: ServedDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     opened: list[Any] = []
 
-    def open_(*turns: Any, **thoughts: Any) -> tuple[Teacher, Player, Endpoint]:
+    def open_(*turns: Any, asks: int = 2, **thoughts: Any) -> tuple[Teacher, Player, Endpoint]:
         endpoint = Endpoint(*turns)
         given = ThoughtsSpec(**({"instruction": "Write your steps.", "max_tokens": 20} | thoughts))
         spec = TeacherSpec(model="toy", thoughts=given)
-        teacher = Teacher(spec, endpoint.url, asks=2, budget=Budget(None, None, tmp_path / "spent"))
+        teacher = Teacher(spec, endpoint.url, asks=asks, budget=Budget(None, None, tmp_path / "spent"))
         player = desk.task.make(Session(desk.server))
         opened.extend([teacher, player])
         return teacher, player, endpoint
@@ -110,6 +172,10 @@ def teaching(desk: ServedDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def thoughts_of(record: Record) -> list[str]:
     return [message.get(THOUGHT, "") for message in record.messages if message["role"] == "assistant"]
+
+
+LONG = say(f"<think>{'long ' * 30}</think>{REFUSAL}")
+INVALID = [call("look_up", '{"nothing": 1}')]
 
 
 def test_the_thoughts_are_in_the_record_and_the_instruction_is_in_the_request_alone(desk: ServedDesk, teaching: Any):
@@ -130,6 +196,25 @@ def test_a_thought_over_its_budget_is_asked_for_again_and_shorter(desk: ServedDe
     asked = [request["messages"][0]["content"] for request in endpoint.requests]
     assert ["Be shorter" in text for text in asked] == [False, False, True]
     assert "at most 10 words" in asked[-1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "shorter"),
+    [
+        ([LONG, INVALID, LONG, say(REFUSAL)], [False, True, True, True]),
+        ([LONG, INVALID, INVALID, say(REFUSAL)], [False, True, True, True]),
+        ([INVALID, LONG, INVALID, say(REFUSAL)], [False, False, True, True]),
+        ([INVALID, INVALID, say(REFUSAL)], [False, False, False]),
+    ],
+)
+def test_after_a_thought_over_its_budget_each_request_of_the_turn_asks_for_a_shorter_one(
+    answers: list[Any], shorter: list[bool], desk: ServedDesk, teaching: Any
+):
+    teacher, player, endpoint = teaching([LOOK], *answers, asks=4)
+    assert play_one(player, OLD, teacher, desk.task).record.reward == 1.0
+    first, *asked = [request["messages"][0]["content"] for request in endpoint.requests]
+    assert "Be shorter" not in first
+    assert ["Be shorter" in text for text in asked] == shorter
 
 
 def test_thoughts_that_stay_too_long_are_left_to_the_filter(desk: ServedDesk, teaching: Any):

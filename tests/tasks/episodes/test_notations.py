@@ -166,6 +166,7 @@ def test_prose_code_and_data_that_mention_a_tool_are_no_call(text: str, tools: l
         ("<think>try <tool_call>{0}</tool_call> no</think><tool_call>{1}</tool_call>", ["{1}"], ""),
         ("<think>try <tool_call>{0}</tool_call></think>17", [], "17"),
         ("<thinking><tool_call>{0}</tool_call></thinking>", [], ""),
+        ("<think time=3><tool_call>{0}</tool_call></think><tool_call>{1}</tool_call>", ["{1}"], ""),
         ("[THINK]<tool_call>{0}</tool_call>[/THINK]<tool_call>{1}</tool_call>", ["{1}"], ""),
         ("<|channel|>analysis<|message|><tool_call>{0}</tool_call><|end|>17", [], "17"),
         ("try <tool_call>{0}</tool_call></think>\n\n<tool_call>{1}</tool_call>", ["{1}"], ""),
@@ -254,7 +255,22 @@ def test_where_nothing_carries_loss_there_is_nothing_to_learn():
 
 
 @pytest.mark.parametrize(
-    "part", ["echo", "{", '"name":', "<", "[", "\n", " ", "echo(", "Action: ", "<think>", "</think>"]
+    "part",
+    [
+        "echo",
+        "{",
+        '"name":',
+        "<",
+        "[",
+        "\n",
+        " ",
+        "echo(",
+        "Action: ",
+        "<think>",
+        "</think>",
+        "<think a=",
+        "<think a=b>",
+    ],
 )
 def test_a_long_text_is_looked_through_in_a_moment(part: str):
     text = part * (131_072 // len(part))

@@ -242,6 +242,78 @@ def test_a_text_beside_a_thought_and_a_call_stays_a_text(content: str):
     assert (read["reasoning_content"], read["content"]) == ("I add.", "So:")
 
 
+WRITTEN = json.dumps({"name": "answer", "arguments": {"answer": "21"}})
+LONE: dict[str, list[dict[str, Any]]] = {
+    "LLaMA-Factory's call": [{"from": "function_call", "value": f"<think>7 + 4 = 11.</think>{WRITTEN}"}],
+    "the same with line breaks": [{"from": "function_call", "value": f"<think>\n7 + 4 = 11.\n</think>\n\n{WRITTEN}\n"}],
+    "the same, of several calls": [{"from": "function_call", "value": f"<think>7 + 4 = 11.</think>[{WRITTEN}]"}],
+    "the same, marked": [{"from": "function_call", "value": f"<think>7 + 4 = 11.</think>{RIGHT}"}],
+    "the same, begun by the prompt": [{"from": "function_call", "value": f"7 + 4 = 11.</think>{WRITTEN}"}],
+    "harmony's channel": [{"role": "assistant", "channel": "analysis", "content": "7 + 4 = 11."}, CALLED],
+    "harmony's channel, in parts": [
+        {"role": "assistant", "channel": "analysis", "content": [{"type": "text", "text": "7 + 4 = 11."}]},
+        CALLED | {"channel": "commentary"},
+    ],
+    "harmony's channel, with the call's": [CALLED | {"channel": "analysis", "reasoning_content": "7 + 4 = 11."}],
+    "a turn of a thought": [{"role": "assistant", "content": "<think>7 + 4 = 11.</think>"}, CALLED],
+    "ShareGPT's turn of a thought": [
+        {"from": "gpt", "value": "<think>7 + 4 = 11.</think>"},
+        {"from": "function_call", "value": WRITTEN},
+    ],
+    "a turn with a thought's field alone": [
+        {"role": "assistant", "content": None, "reasoning_content": "7 + 4 = 11."},
+        CALLED,
+    ],
+    "a role": [{"role": "reasoning", "content": "7 + 4 = 11."}, CALLED],
+    "a role, and marks": [{"from": "thinking", "value": "<think>7 + 4 = 11.</think>"}, CALLED],
+    "several": [
+        {"role": "reasoning", "content": "7 + 4"},
+        {"role": "assistant", "content": "<think>= 11.</think>"},
+        CALLED,
+    ],
+    "one with another of its own": [
+        {"role": "reasoning", "content": "7 + 4"},
+        CALLED | {"reasoning_content": "= 11."},
+    ],
+    "one that carries no loss": [
+        {"role": "reasoning", "content": "5", "weight": 0},
+        CALLED | {"reasoning_content": "7 + 4 = 11."},
+    ],
+}
+
+
+@pytest.mark.parametrize("turns", LONE.values(), ids=LONE)
+@pytest.mark.parametrize("named", ["messages", "conversations"])
+def test_a_thought_in_a_turn_of_its_own_is_the_thought_of_the_call_after_it(turns: list[dict[str, Any]], named: str):
+    read = conversation_of({named: [QUESTION, *turns, REPLY]})
+    (thinks,), (answers,) = said(read.thinking(True)), said(read.thinking(False))
+    assert thinks["reasoning_content"].replace("\n", " ") == "7 + 4 = 11."
+    assert "reasoning_content" not in answers
+    for turn in (thinks, answers):
+        assert not turn["content"]
+        assert [call["function"] for call in turn["tool_calls"]] == [CALL["function"]]
+
+
+@pytest.mark.parametrize("arguments", ["<think>1</think>", "so </think> and <think>"])
+def test_marks_within_a_written_call_are_part_of_it(arguments: str):
+    written = json.dumps({"name": "answer", "arguments": {"answer": arguments}})
+    for thought in ("", "<think>I add.</think>"):
+        (turn,) = said(conversation_of({"messages": [{"from": "function_call", "value": thought + written}]}))
+        assert json.loads(turn["tool_calls"][0]["function"]["arguments"]) == {"answer": arguments}
+        assert turn.get("reasoning_content", "") == thought.removeprefix("<think>").removesuffix("</think>")
+
+
+def test_a_thought_is_joined_to_a_text_and_only_to_a_turn_of_the_same_model():
+    thought, text = {"role": "reasoning", "content": "I add."}, {"role": "assistant", "content": "21"}
+    (turn,) = said(conversation_of({"messages": [QUESTION, thought, text]}).thinking(True))
+    assert turn == text | {"reasoning_content": "I add."}
+    marked = {"role": "assistant", "content": "<think>I add.</think>", "name": "one"}
+    assert len(said(conversation_of({"messages": [QUESTION, marked, text | {"name": "other"}]}))) == 2
+    for messages in ([thought], [thought, QUESTION], [thought | {"name": "one"}, text | {"name": "other"}]):
+        with pytest.raises(NotAConversation, match="messages: a thought has no turn of its model after it"):
+            conversation_of({"messages": [QUESTION, *messages]})
+
+
 @pytest.mark.parametrize(
     "text", [f"<think>{RIGHT}</think>", f"<think>{RIGHT}</think>21", f"<think>I call {RIGHT}", f"{RIGHT} no</think>21"]
 )
