@@ -131,15 +131,17 @@ def as_samples(episodes: list[dict[str, Any]]) -> str:
 
 def _as_markdown(episode: dict[str, Any]) -> str:
     lines = [f"**Seed {episode['seed']}, reward {episode['reward']}**", ""]
+    thinks = any(message.get(THOUGHT) for message in episode["messages"])
     for message in episode["messages"]:
         thought, content = message.get(THOUGHT) or "", message.get("content") or ""
-        blocks = [thought, content if "\n" in content else ""]  # lines of their own could be headings or lists
         calls = [
             code(f"{call['function']['name']}({call['function']['arguments']})")
             for call in message.get("tool_calls") or []
         ]
-        rest = " ".join(calls if blocks[1] else [content, *calls]).strip()
-        shown = "\n".join([*map(fenced, filter(None, blocks)), rest])
-        gap = "\n" if any(blocks) else " "
-        lines.append(f"- *{message['role']}*:{gap}{shown}".rstrip().replace("\n", "\n  "))
+        said = f"- *{message['role']}*:"
+        if thinks and (thought or "\n" in content):  # lines of their own could be headings or lists
+            blocks = [fenced(each) for each in (thought, content) if each]
+            lines.append("\n".join([said, *blocks, *filter(None, [" ".join(calls)])]).replace("\n", "\n  "))
+        else:
+            lines.append(f"{said} {' '.join([content, *calls]).strip()}")
     return "\n".join(lines)

@@ -171,7 +171,8 @@ def test_a_sample_shows_thoughts_and_texts_of_several_lines_as_they_are(chain_su
     assert [each.content for each in tokens if each.type == "inline"][-1] == '`answer({"answer": "-5"})`'
 
 
-def test_a_sample_of_single_lines_has_a_line_a_message(chain_sum: EnvironmentSpec):
+@pytest.mark.parametrize("asked", ["seen", "What\nis it?"])
+def test_a_sample_without_thoughts_has_its_texts_as_they_are(chain_sum: EnvironmentSpec, asked: str):
     call = '`answer({"answer": "-5"})`'
-    lines = ["**Seed 7, reward 1.0**", "", "- *system*: s", "- *user*: seen", f"- *assistant*: So: {call}", ""]
-    assert as_samples([episode(chain_sum, content="So:") | {"seed": 7}]).split("\n") == lines
+    text = f"**Seed 7, reward 1.0**\n\n- *system*: s\n- *user*: {asked}\n- *assistant*: So: {call}\n"
+    assert as_samples([episode(chain_sum, question=asked, content="So:") | {"seed": 7}]) == text
