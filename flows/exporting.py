@@ -18,6 +18,7 @@ from apprentice.tasks.artifacts.provenance import parent
 from apprentice.tasks.artifacts.store_files import disk_errors
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions, Release
 from apprentice.tasks.engine.run import RunContext
+from apprentice.tasks.episodes.thinking import thinking_of
 from apprentice.tasks.export import export
 from apprentice.tasks.lineage.locate import locate
 from apprentice.tasks.lineage.node import Node, node_of
@@ -58,10 +59,12 @@ def export_gguf(key: str, root: Path, hub: str | None, overrides: list[str], to:
     store = open_store(recipe, hub_needed=False)
     spec, checkpoint, evaluation, environment, questions = evaluated_model(node, recipe.environment)
     source = store.fetch(checkpoint)
-    check_exportable(source, load_tokenizer(source, [recipe.student]), key)
+    tokenizer = load_tokenizer(source, [recipe.student])
+    check_exportable(source, tokenizer, key)
+    forms = recipe.export.of(thinking_of(tokenizer))
     with RunServers(recipe) as servers:
         run = RunContext(store, servers, **recipe.for_work())
-        made = export(run, recipe.export, spec, checkpoint, evaluation, environment, questions, build())
+        made = export(run, forms, spec, checkpoint, evaluation, environment, questions, build())
     store.gather()
     whole = store.fetch(made)
     announce.table("exported", f"{key} in llama.cpp", read_export(whole).rows())
@@ -96,17 +99,23 @@ def evaluated_model(
 
 
 def _evaluation_of(model: Node, environment: EnvironmentSpec) -> Node | None:
-    """Return the evaluation of a model in an environment with the most questions; the newest of several."""
+    """Return the evaluation of a model in an environment with the most questions; the newest of several.
+
+    One in which thoughts were ended or swapped for the model is taken only without another: a server cannot repeat it.
+    """
     store, wanted = model.store, (environment.name, environment.settings)
-    found: list[Evaluation] = []
+    found: list[tuple[bool, Evaluation]] = []
     for evaluation, record in newest_first(store, Evaluation, store.tags(Evaluation, "")):
-        made, given = record.made_by, record.made_by.get("settings", {}).get("environment", {})
+        made, settings = record.made_by, record.made_by.get("settings", {})
+        given, spec = settings.get("environment", {}), settings.get("spec", {})
         is_its_own = made["stage"] == "evaluate" and made["inputs"].get("checkpoint") == model.named.revision
         if is_its_own and (given.get("name"), given.get("settings")) == wanted:
-            found.append(evaluation)
+            is_its_own_thought = spec.get("thought_budget") is None and not spec.get("swapped_thoughts")
+            found.append((is_its_own_thought, evaluation))
     if not found:
         return None
-    return node_of(store, parent(max(found, key=lambda each: each.n)), {})  # of several the first
+    _, chosen = max(found, key=lambda each: (each[0], each[1].n))  # of several the first
+    return node_of(store, parent(chosen), {})
 
 
 def _linked(whole: Path, folder: Path) -> None:

@@ -90,20 +90,20 @@ def evaluate_endpoint(
     `as_of`: the state of the model there, such as a date. It is part of the key, because the weights cannot be.
     """
     protocol = PROTOCOLS[spec.protocol]
-    most = spec.max_new_tokens if endpoint.serves_student else endpoint.max_tokens
-    if endpoint.serves_student and endpoint.thoughts:
-        most += endpoint.thoughts.max_tokens or 0
-    sampling = {
-        "max_tokens": protocol.tokens(most),
-        "temperature": spec.temperature if spec.decoding == "sampled" else 0.0,
-    }
     same = {"stage": evaluate_endpoint.name, "version": evaluate_endpoint.version, "endpoint": endpoint.in_made_by()}
     same |= {"environment": environment.in_key(), "as_of": as_of}
     before = _played_before(context, same | {"spec": spec.in_key()}, {})
-    endpoint, url = endpoint.model_copy(update=sampling), context.run.servers.teacher()
+    endpoint, url = as_evaluated(endpoint, spec), context.run.servers.teacher()
     journaled = evaluation_journal(context, spec, questions, endpoint.called, before)
     with played_at(context, spec, endpoint, url, environment, journaled) as (kept, spent):
         return publish(kept, context.out / "episodes.jsonl", protocol, endpoint.called, spent)
+
+
+def as_evaluated(endpoint: EndpointSpec, spec: EvaluateSpec) -> EndpointSpec:
+    """The endpoint with an evaluation's sampling, and with room for a turn: a student's answer and its thought."""
+    most = spec.max_new_tokens + endpoint.thought_tokens if endpoint.serves_student else endpoint.max_tokens
+    temperature = spec.temperature if spec.decoding == "sampled" else 0.0
+    return endpoint.model_copy(update={"max_tokens": PROTOCOLS[spec.protocol].tokens(most), "temperature": temperature})
 
 
 @contextmanager

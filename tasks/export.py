@@ -18,11 +18,11 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.tasks.artifacts.types import Checkpoint, Evaluation, Exported, Questions
 from apprentice.tasks.engine.stage import StageContext, stage
 from apprentice.tasks.episodes.record import EvaluatedEpisode, read_episodes
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, prompt_ids
-from apprentice.tasks.evaluate import evaluation_journal, played_at
+from apprentice.tasks.episodes.rendering import prompt_ids, switch_sent
+from apprentice.tasks.episodes.thinking import thinking_of, turn_tokens
+from apprentice.tasks.evaluate import as_evaluated, evaluation_journal, played_at
 from apprentice.tasks.models.configuration import context_length
 from apprentice.tasks.models.tokenizer import load_tokenizer
-from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import as_stop
 from apprentice.tasks.serving.engine import Engine, EngineFailed, launch, llama_server, post
@@ -30,7 +30,7 @@ from apprentice.tasks.serving.exported import CONTENTS, ExportContents, measured
 from apprentice.tasks.serving.gguf import FULL, check_exportable, check_tools, convert, quantize
 from apprentice.tasks.serving.modelfile import modelfile
 from apprentice.tasks.settings.endpoint import LocalEndpoint
-from apprentice.tasks.settings.spec import EvaluateSpec, ExportSpec
+from apprentice.tasks.settings.spec import EvaluateSpec, ExportSpec, ThinkingSpec
 
 SLOTS = 4
 """Requests at once while a file is measured."""
@@ -52,6 +52,7 @@ def export(
     """Writes and measures each form. Raises Stop for a model that llama.cpp cannot serve as it was trained.
 
     Args:
+        spec: With how the checkpoint thinks, if it does (`ExportSpec.of`).
         evaluation: The checkpoint's own, with which each file's is paired.
         llama_cpp: What llama.cpp says of its version; another one may write other files.
     """
@@ -59,8 +60,8 @@ def export(
     tokenizer = load_tokenizer(source, context.run.trusted)
     check_exportable(source, tokenizer, called)
     check_tools(spec.quantize)
-    before = read_episodes(context.fetch(evaluation))
-    room = _context(source, before, evaluated.max_new_tokens)
+    before, thinking = read_episodes(context.fetch(evaluation)), thinking_of(tokenizer)
+    room = _context(source, before, turn_tokens(evaluated.max_new_tokens, thinking))
     full = context.scratch / f"{context.run.store.project}-{FULL}.gguf"
     convert(source, full, called)
     files = []
@@ -70,8 +71,8 @@ def export(
             quantize(full, file, form, called)
         with _served(file, tokenizer.chat_template, room) as engine:
             same = same_prompts(engine, tokenizer, environment, before, spec.prompts)
-            after = _play(context, evaluated, engine, form, environment, questions)
-            figures = same, _speed(engine, before), engine.memory()
+            after = _play(context, evaluated, engine, form, environment, questions, thinking)
+            figures = same, _speed(engine, before, thinking), engine.memory()
         command = shlex.join(llama_server("llama-server", file.name, tokenizer.chat_template, 1, room, port="8080"))
         files.append(measured(form, file, command, before, after, *figures, spec.margin))
         announce.say(files[-1].sentence)
@@ -95,11 +96,15 @@ def export(
     return {"forms": spec.quantize, "worse": contents.worse}
 
 
-def _context(source: Path, before: list[EvaluatedEpisode], answer: int) -> int:
-    """Tokens of one request: twice what the checkpoint's longest episode had, as far as the model reads."""
+def _context(source: Path, before: list[EvaluatedEpisode], turn: int) -> int:
+    """Tokens of one request: twice what the checkpoint's longest episode had, as far as the model reads.
+
+    Args:
+        turn: The most tokens of a turn.
+    """
     longest = max(each.prompt_tokens + each.completion_tokens for each in before)
     most = context_length(json.loads((source / "config.json").read_text()))
-    return min(most, -(-(2 * longest + answer) // 256) * 256)
+    return min(most, -(-(2 * longest + turn) // 256) * 256)
 
 
 @contextmanager
@@ -126,13 +131,13 @@ def same_prompts(
     A prompt ends before each of the assistant's turns, so an episode of several turns has several.
     """
     same = compared = 0
-    player = environment.make()
+    player, switch = environment.make(), switch_sent(thinks=thinking_of(tokenizer) is not None)
     for episode in episodes:
         tools = player.part(episode.seed).schemas
         for place, message in enumerate(episode.messages):
             if message["role"] == "assistant" and compared < most and place:
                 messages = episode.messages[:place]
-                body = {"messages": messages, "tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+                body = {"messages": messages, "tools": tools} | switch
                 text = post(f"{engine.url}/apply-template", body)["prompt"]
                 ids = post(f"{engine.url}/tokenize", {"content": text, "add_special": True, "parse_special": True})[
                     "tokens"
@@ -149,18 +154,13 @@ def _play(
     form: str,
     environment: EnvironmentSpec,
     questions: Questions,
+    thinking: ThinkingSpec | None,
 ) -> list[EvaluatedEpisode]:
     """The answers of a file to the questions of the checkpoint's evaluation."""
-    protocol, folder = PROTOCOLS[evaluated.protocol], context.scratch / form
+    folder = context.scratch / form
     folder.mkdir(exist_ok=True)
-    endpoint = LocalEndpoint(
-        base_url=f"{engine.url}/v1",
-        model=engine.model,
-        serves_student=True,
-        max_tokens=protocol.tokens(evaluated.max_new_tokens),
-        temperature=evaluated.temperature if evaluated.decoding == "sampled" else 0.0,
-        timeout=600.0,
-    )
+    served = LocalEndpoint(base_url=f"{engine.url}/v1", model=engine.model, serves_student=True, timeout=600.0)
+    endpoint = as_evaluated(served.teaching(thinking), evaluated)
     own = StageContext(context.run, context.key, folder, folder)
     journaled = evaluation_journal(own, evaluated, questions, form)
     with played_at(own, evaluated, endpoint, endpoint.base_url, environment, journaled, SLOTS) as (kept, _):
@@ -169,10 +169,9 @@ def _play(
     return read_episodes(folder)
 
 
-def _speed(engine: Engine, before: list[EvaluatedEpisode]) -> tuple[float, float]:
+def _speed(engine: Engine, before: list[EvaluatedEpisode], thinking: ThinkingSpec | None) -> tuple[float, float]:
     """Tokens per second of one request alone: read, and written."""
-    opening = before[0].messages[:2]
-    body = {"messages": opening, "chat_template_kwargs": TEMPLATE_ARGUMENTS}
+    body = {"messages": before[0].messages[:2]} | switch_sent(thinks=thinking is not None)
     text = post(f"{engine.url}/apply-template", body)["prompt"]
     done = post(
         f"{engine.url}/completion",

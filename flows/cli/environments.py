@@ -176,7 +176,7 @@ def play(
 ) -> None:
     """Play an episode yourself, or watch a model play one. Ctrl-D ends it."""
     ready()
-    from apprentice.flows.cli.choice import open_environment
+    from apprentice.flows.cli.choice import open_environment, recipe_at
     from apprentice.flows.serving.play_by_hand import play as play_it
 
     if model is not None:
@@ -184,7 +184,11 @@ def play(
             from apprentice.flows.serving.chat import Speaker, watch
             from apprentice.flows.serving.served import answering
 
-        with open_environment(name, set_, url, recipe) as player, answering(model, store, None, engine) as endpoint:
+        thinking = recipe_at(recipe).student.thinking if recipe else None
+        with (
+            open_environment(name, set_, url, recipe) as player,
+            answering(model, store, None, engine, thinking) as endpoint,
+        ):
             watch(player, _any_seed() if seed is None else seed, Speaker(endpoint, TOKENS, write), write)
         return
     with open_environment(name, set_, url, recipe) as environment:

@@ -83,10 +83,10 @@ def chat(
         from apprentice.flows.serving.chat import chat as talk
         from apprentice.flows.serving.served import answering
 
-    name = recipe_at(recipe).environment.name
+    own = recipe_at(recipe)
     with (
-        open_environment(name, None, None, recipe) as player,
-        answering(model or str(recipe), store, hub, engine) as endpoint,
+        open_environment(own.environment.name, None, None, recipe) as player,
+        answering(model or str(recipe), store, hub, engine, own.student.thinking) as endpoint,
     ):
         try:
             talk(player, seed, Speaker(endpoint, tokens, write), input, write)

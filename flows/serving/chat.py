@@ -12,7 +12,7 @@ from apprentice.envs.player import Player
 from apprentice.envs.wire.session import Refused, SessionLost
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import Message
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.rendering import switch_sent
 from apprentice.tasks.formats.served_log import joined
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import LocalEndpoint
@@ -25,7 +25,7 @@ class Speaker:
     """A model behind an endpoint, whose answers are shown while they are written.
 
     Args:
-        most_tokens: Of one answer.
+        most_tokens: Of one answer. A student's thought has its own room.
     """
 
     def __init__(self, endpoint: LocalEndpoint, most_tokens: int, write: Write):
@@ -35,7 +35,8 @@ class Speaker:
             base_url=endpoint.base_url, api_key="none-needed", timeout=endpoint.timeout, max_retries=0
         )
         self._model = endpoint.model
-        self._most_tokens = most_tokens
+        self._most_tokens = most_tokens + endpoint.thought_tokens
+        self._switch = switch_sent(thinks=endpoint.thoughts is not None)
         self._write = write
 
     def say(self, messages: list[Message], tools: list[dict[str, Any]]) -> Message:
@@ -51,7 +52,7 @@ class Speaker:
                 stream=True,
                 temperature=0.0,
                 max_tokens=self._most_tokens,
-                extra_body={"chat_template_kwargs": TEMPLATE_ARGUMENTS},
+                extra_body=self._switch,
             )
             for chunk in stream:
                 events.append(chunk.model_dump())

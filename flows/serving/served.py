@@ -15,9 +15,11 @@ from apprentice.flows.serving.proxy import STUDENT, Proxy
 from apprentice.flows.serving.request_log import RequestLog
 from apprentice.flows.serving.target import Target, model_of_key, only_project
 from apprentice.tasks.artifacts.local import LocalStore
+from apprentice.tasks.episodes.thinking import thinking_at
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving.engine import EngineFailed, EngineName, engine_for
 from apprentice.tasks.settings.endpoint import LocalEndpoint
+from apprentice.tasks.settings.spec import ThinkingSpec
 
 
 def target_of(
@@ -65,17 +67,21 @@ def serve_target(target: Target, port: int, most: int, log: RequestLog | None) -
 
 
 @contextmanager
-def answering(what: str, root: Path, hub: str | None, engine: EngineName | None) -> Iterator[LocalEndpoint]:
+def answering(
+    what: str, root: Path, hub: str | None, engine: EngineName | None, thinking: ThinkingSpec | None = None
+) -> Iterator[LocalEndpoint]:
     """Yield an endpoint of a model while the block runs: a running one by its address, else one that is started here.
 
     Args:
         what: http://127.0.0.1:8000/v1#student, a recipe for its champion, or a model's key.
+        thinking: How the student of a running endpoint thinks. A model that is started here says so itself.
 
     Raises Stop.
     """
     if what.startswith(("http://", "https://")):
         url, _, name = what.partition("#")
-        yield LocalEndpoint(base_url=url, model=name or STUDENT, serves_student=True, temperature=0.0)
+        running = LocalEndpoint(base_url=url, model=name or STUDENT, serves_student=True, temperature=0.0)
+        yield running.teaching(thinking)
         return
     target = target_of(what, root, hub, [], engine, sessions=1, context=CONTEXT)
     model = target.model()
@@ -85,9 +91,10 @@ def answering(what: str, root: Path, hub: str | None, engine: EngineName | None)
             started.wait_ready()
         except EngineFailed as failed:
             raise Stop(f"{target.engine} does not serve {model.key}: {failed}.", "Choose another --engine.") from failed
-        yield LocalEndpoint(
+        own = LocalEndpoint(
             base_url=f"{started.url}/v1", model=started.model, serves_student=True, temperature=0.0, timeout=600.0
         )
+        yield own.teaching(thinking_at(target.store.fetch(model)))
 
 
 CONTEXT = 4096

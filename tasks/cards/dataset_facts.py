@@ -15,7 +15,7 @@ from apprentice.tasks.artifacts.types import (
     RelabelledRollouts,
     Rollouts,
 )
-from apprentice.tasks.cards.facts import Facts, lines_of
+from apprentice.tasks.cards.facts import Facts, lines_of, tokens_of_turn
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.lineage.node import Node
@@ -51,6 +51,13 @@ class DatasetFacts(Facts):
         self.spent = _spent(made)
         self.players = _players(out / "kept.jsonl")
         self.model, self.questions = made.nearest(Checkpoint), made.nearest(Questions)
+        self.turn_tokens = self._turn_tokens() if made.is_a(Evaluation) else None
+
+    def _turn_tokens(self) -> int | None:
+        """The most tokens of a turn of the model that was evaluated; None where no record says it."""
+        spec, endpoint = self.made.settings.get("spec"), self.made.settings.get("endpoint")
+        model = self.model.fetch() if self.model and not endpoint else None
+        return tokens_of_turn(spec, endpoint, model) if spec else None
 
     def metadata(self) -> "DatasetCardData":
         from huggingface_hub import DatasetCardData

@@ -11,6 +11,7 @@ from typing import Any
 
 from apprentice.tasks.artifacts.hub import HubStore
 from apprentice.tasks.artifacts.provenance import RECORD
+from apprentice.tasks.episodes.thinking import thinking_at
 from apprentice.tasks.lineage.node import Node
 from apprentice.tasks.reporting.safe_text import code
 from apprentice.tasks.settings.endpoint import who_played_for_strangers
@@ -33,6 +34,24 @@ LABELS = {
     "reasoning_tokens": "written tokens that were reasoning",
     "weights": "digest of the weights",
 }
+
+
+def tokens_of_turn(spec: dict[str, Any], endpoint: dict[str, Any] | None, model: Path | None) -> int:
+    """The most tokens of a turn in an evaluation, by the settings in its record.
+
+    Args:
+        endpoint: Of the model, where it was behind one.
+        model: The folder of the checkpoint, where that was evaluated, with how it thinks.
+    """
+    if endpoint and not endpoint.get("serves_student"):
+        return endpoint.get("max_tokens") or spec["max_new_tokens"]
+    if spec.get("protocol") == "tutorial":
+        return spec["max_new_tokens"]
+    if endpoint:
+        return spec["max_new_tokens"] + ((endpoint.get("thoughts") or {}).get("max_tokens") or 0)
+    thinking = thinking_at(model) if model else None
+    share = 1.0 if spec.get("thought_budget") is None else spec["thought_budget"]
+    return spec["max_new_tokens"] + (round(thinking.max_tokens * share) if thinking else 0)
 
 
 class Facts:

@@ -21,8 +21,9 @@ from apprentice.tasks.artifacts.types import (
     Release,
     models_by_kind,
 )
-from apprentice.tasks.cards.facts import Facts, called, shown
+from apprentice.tasks.cards.facts import Facts, called, shown, tokens_of_turn
 from apprentice.tasks.episodes.episode import prompt
+from apprentice.tasks.episodes.thinking import thinking_at, turn_tokens
 from apprentice.tasks.files.json_lines import read_rows
 from apprentice.tasks.files.question_lists import read_learned
 from apprentice.tasks.judgement.contents import DECISION
@@ -44,7 +45,7 @@ METRICS = {
 }
 NO_QUESTION = "Put a question here."
 NEW_TOKENS = 64
-"""Of a turn, where no recipe says how long it may be."""
+"""Of an answer, where no recipe says how long it may be."""
 
 
 class ModelFacts(Facts):
@@ -61,7 +62,9 @@ class ModelFacts(Facts):
         self.warnings = as_lines(read_signals(out))
         self.learned = Counter(row["stage"] for row in read_learned(out))
         self.runs_code_of = str(code_of(out) or "")
-        self.new_tokens = self.record.provenance.recipe.get("evaluate", {}).get("max_new_tokens", NEW_TOKENS)
+        self.thinking = thinking_at(out)
+        answer = self.record.provenance.recipe.get("evaluate", {}).get("max_new_tokens", NEW_TOKENS)
+        self.new_tokens = turn_tokens(answer, self.thinking)
         in_round = made.is_a(Release) and self.record.provenance.recipe.get("round")
         self.rounds = [each.row() for each in past_rounds(made.store)] if in_round else []
         self._read_student()
@@ -103,6 +106,7 @@ class ModelFacts(Facts):
         self.ending = ending(self.verdict, self.decision, {}) if self.verdict and self.decision else None
         self.questions = evaluation.nearest(Questions) if evaluation else None
         self.decoding = evaluation.settings.get("spec") if evaluation else None
+        self.turn_tokens = tokens_of_turn(self.decoding, None, self.out) if self.decoding else None
 
     def metadata(self) -> "ModelCardData":
         from huggingface_hub import ModelCardData

@@ -24,7 +24,7 @@ from apprentice.tasks.engine.limits import Rate, limit_name
 from apprentice.tasks.episodes.episode import last_text, problems
 from apprentice.tasks.episodes.notations import REASONING
 from apprentice.tasks.episodes.record import Message
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.rendering import switch_sent
 from apprentice.tasks.episodes.texts import read_json
 from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
 from apprentice.tasks.reporting import announce
@@ -270,9 +270,7 @@ class Teacher:
         if self._spec.scripted_error_rate is not None:
             body |= script  # a script may look up the answer by the seed; a model would use it for sampling
         if tools and self._spec.serves_student:  # the same prompt as in training
-            body |= {"tools": tools, "tool_choice": choice}
-            if not self._spec.thoughts:  # the template of a student that thinks sets its switch itself
-                body |= {"chat_template_kwargs": TEMPLATE_ARGUMENTS}
+            body |= {"tools": tools, "tool_choice": choice} | switch_sent(thinks=bool(self._spec.thoughts))
         elif tools:
             body |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
         body |= self._spec.request

@@ -45,6 +45,12 @@ _formats: dict[tuple[Any, ...], ChatFormat] = {}
 """By chat template, parser, end token and size of the vocabulary."""
 
 
+def switch_sent(thinks: bool) -> dict[str, Any]:
+    """The fields of a request to a served student that turn its template's thinking off. None for one that thinks: a
+    server's parser of thoughts reads the request's switch."""
+    return {} if thinks else {"chat_template_kwargs": TEMPLATE_ARGUMENTS}
+
+
 def chat_format(tokenizer: Any) -> ChatFormat:
     """The format of a tokenizer's chat template, probed once."""
     response = getattr(tokenizer, "response_template", None)

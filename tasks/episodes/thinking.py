@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from apprentice.tasks.episodes.notations import notation_of
@@ -79,6 +80,17 @@ def thinking_in(template: str) -> ThinkingSpec | None:
     """What a chat template's header says; None without one."""
     found = HEADED.match(template)
     return ThinkingSpec.model_validate_json(found[1]) if found else None
+
+
+def thinking_at(checkpoint: Path) -> ThinkingSpec | None:
+    """How the student in a checkpoint's folder thinks; None for one that answers at once, or without a template."""
+    file = checkpoint / "chat_template.jinja"
+    return thinking_in(file.read_text()) if file.exists() else None
+
+
+def turn_tokens(answer: int, thinking: ThinkingSpec | None) -> int:
+    """The most tokens of a turn whose answer has at most so many: those of a thought come on top."""
+    return answer + (thinking.max_tokens if thinking else 0)
 
 
 def without_thinking(template: str) -> str:

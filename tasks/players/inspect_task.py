@@ -14,13 +14,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import inspect_ai
 import rich
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog, write_eval_log
-from inspect_ai.model import ChatMessage, ChatMessageAssistant, GenerateConfig, Model, get_model
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
+    GenerateConfig,
+    Model,
+    ModelOutput,
+    get_model,
+)
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo, ToolParams
@@ -30,9 +39,11 @@ from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
 from apprentice.envs.pool import EnvironmentPool
 from apprentice.envs.wire.waiting import spawn, start
+from apprentice.tasks.endpoints.teacher_thoughts import with_its_thought
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Message
-from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS
+from apprentice.tasks.episodes.rendering import switch_sent
+from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.broken_packages import broken_package
 from apprentice.tasks.reporting.errors import Stop
@@ -57,6 +68,7 @@ def episodes_task(
     temperature: float | None,
     samples: int = 1,
     serves_student: bool = False,
+    thinks: bool = False,
 ) -> inspect_ai.Task:
     """The questions of `rows` (seed and question), each played `samples` times. Raises Stop, SessionLost.
 
@@ -65,11 +77,13 @@ def episodes_task(
         temperature: None for the provider's default.
         serves_student: The endpoint serves a student trained here: send the tools and template arguments of its
             training, because Inspect's own format of tools gives another prompt.
+        thinks: The student writes thoughts: keep them in the records, as our own evaluation does.
     """
     shown = pool.players[0]
     if shown.parts() != [shown]:
         raise Stop("An Inspect task has one set of tools, and this is a mixture.", "Choose one of its environments.")
     tools = shown.schemas
+    sent = {"tools": tools} | switch_sent(thinks) if serves_student else None
     infos = [_tool_info(tool["function"]) for tool in tools]
     places = pool.playable(range(len(pool.players)), len(rows) * samples)
     return inspect_ai.Task(
@@ -77,7 +91,7 @@ def episodes_task(
             Sample(id=row["seed"], input=_as_inspects(prompt(shown, row["question"])), metadata={"place": n, **row})
             for n, row in enumerate(rows)
         ],
-        solver=_solver([pool.players[place] for place in places], infos, samples),
+        solver=_solver([pool.players[place] for place in places], infos, samples, _Reader(serves_student, thinks)),
         scorer=_rates(),
         config=GenerateConfig(
             max_tokens=max_new_tokens,
@@ -86,7 +100,8 @@ def episodes_task(
             timeout=PATIENCE,
             attempt_timeout=LONGEST_REQUEST,
             parallel_tool_calls=None if serves_student else False,
-            extra_body={"tools": tools, "chat_template_kwargs": TEMPLATE_ARGUMENTS} if serves_student else None,
+            extra_body=sent,
+            reasoning_history="all" if thinks else None,  # thoughts of earlier turns stay in the context
         ),
         epochs=inspect_ai.Epochs(samples, "mean"),
         fail_on_error=True,  # lost episodes must neither count as 0 nor be left out
@@ -97,7 +112,30 @@ def episodes_task(
     )
 
 
-def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
+class _Reader(NamedTuple):
+    """Reads a model's turns as our own evaluation does."""
+
+    serves_student: bool
+    thinks: bool
+
+    def turn(self, output: ModelOutput) -> Message:
+        """The turn in OpenAI's format. Where the student thinks, with its thought, which may be cut off."""
+        message = _as_ours(output.message, self.thinks)
+        is_cut = self.thinks and self.serves_student and output.stop_reason == "max_tokens"
+        if is_cut and not message.get("tool_calls"):
+            return cut_off(message.get(THOUGHT, "") + message["content"])
+        return message
+
+    def sent_back(self, message: ChatMessageAssistant) -> ChatMessageAssistant:
+        """The turn as the model gets it later: without the empty text that Inspect puts behind a student's thought, and
+        would send as a line break."""
+        if isinstance(message.content, str) or not (self.thinks and self.serves_student):
+            return message
+        kept = [each for each in message.content if not isinstance(each, ContentText) or each.text]
+        return message.model_copy(update={"content": kept})
+
+
+def _solver(free: list[Player], tools: list[ToolInfo], samples: int, reader: _Reader) -> Solver:
     """Plays an episode in a free environment: there are as many as samples that run at once."""
 
     async def there(call: Callable[..., T], *given: Any) -> T:
@@ -116,9 +154,9 @@ def _solver(free: list[Player], tools: list[ToolInfo], samples: int) -> Solver:
             if usage := state.output.usage:
                 episode.prompt_tokens += usage.total_tokens - usage.output_tokens  # cached ones included
                 episode.completion_tokens += usage.output_tokens
-            state.messages.append(state.output.message)
+            state.messages.append(reader.sent_back(state.output.message))
             known = len(episode.messages) + 1
-            await there(episode.step, _as_ours(state.output.message))
+            await there(episode.step, reader.turn(state.output))
             state.messages.extend(_as_inspects(episode.messages[known:]))
         state.store.set(STORED_EPISODE, (await there(as_record, episode, play)).model_dump(mode="json"))
         free.append(environment)  # after an error the evaluation ends, and no sample takes it
@@ -151,13 +189,23 @@ def _tool_info(function: dict[str, Any]) -> ToolInfo:
     return ToolInfo(name=function["name"], description=function["description"], parameters=parameters)
 
 
-def _as_ours(message: ChatMessageAssistant) -> Message:
-    """An assistant message in OpenAI's format; arguments that Inspect could not parse stay invalid."""
+def _as_ours(message: ChatMessageAssistant, thinks: bool) -> Message:
+    """An assistant message in OpenAI's format; arguments that Inspect could not parse stay invalid.
+
+    Args:
+        thinks: Also read its thought, in whatever form Inspect has it.
+    """
     calls = []
     for call in message.tool_calls or []:
         arguments = call.parse_error or json.dumps(call.arguments, ensure_ascii=False)
         calls.append({"id": call.id, "type": "function", "function": {"name": call.function, "arguments": arguments}})
-    return {"role": "assistant", "content": message.text} | ({"tool_calls": calls} if calls else {})
+    ours: Message = {"role": "assistant", "content": message.text} | ({"tool_calls": calls} if calls else {})
+    if not thinks:
+        return ours
+    parts = [] if isinstance(message.content, str) else message.content
+    thoughts = [each for each in parts if isinstance(each, ContentReasoning)]
+    readable = ((each.summary or "") if each.redacted else each.reasoning for each in thoughts)
+    return with_its_thought(ours, ours | {THOUGHT: "\n".join(readable)})
 
 
 def _as_inspects(messages: list[Message]) -> list[ChatMessage]:

@@ -17,7 +17,7 @@ from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.example import drafts_of
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import chat_format
-from apprentice.tasks.episodes.thinking import thinking_of
+from apprentice.tasks.episodes.thinking import thinking_of, turn_tokens
 from apprentice.tasks.models.allocator import keep_freed_memory
 from apprentice.tasks.models.checkpoints import load_model
 from apprentice.tasks.models.configuration import context_length
@@ -62,7 +62,7 @@ class LocalModel:
         self._thoughts = Thoughts() if spec.swapped_thoughts else None
         self._generation, self._one_by_one = (
             GenerationConfig(
-                max_new_tokens=self._answer + (thinking.max_tokens if thinking else 0),
+                max_new_tokens=turn_tokens(self._answer, thinking),
                 do_sample=False,  # _noise samples
                 repetition_penalty=1.0,  # a checkpoint may name another one; GRPO samples without
                 eos_token_id=list(self._ends),

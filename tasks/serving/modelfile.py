@@ -8,16 +8,18 @@ import json
 from typing import Any
 
 from apprentice.tasks.episodes.rendering import TEMPLATE_ARGUMENTS, chat_format
+from apprentice.tasks.episodes.thinking import THOUGHT, thinking_of, turn_tokens
 from apprentice.tasks.models.tokenizer import vllm_parser
 
 HERMES = "hermes"
 """Templates that write a call as JSON between <tool_call> and </tool_call>, each turn as ChatML: Qwen's."""
-SYSTEM, USER, TOOL = "%SYSTEM%", "%USER%", "%TOOL%"
+SYSTEM, USER, TOOL, THINKS, SAYS = "%SYSTEM%", "%USER%", "%TOOL%", "%THINKS%", "%SAYS%"
+ASSISTANT = "<|im_start|>assistant"
 MESSAGES = """{{- range $i, $_ := .Messages }}
 {{- $last := eq (len (slice $.Messages $i)) 1 }}
 {{- if eq .Role "user" }}<|im_start|>user
 {{ .Content }}<|im_end|>
-{{ else if eq .Role "assistant" }}<|im_start|>assistant{{ if .Content }}
+{{ else if eq .Role "assistant" }}<|im_start|>assistant%THOUGHT%{{ if .Content }}
 {{ .Content }}{{ end }}
 {{- range .ToolCalls }}
 <tool_call>
@@ -32,6 +34,10 @@ MESSAGES = """{{- range $i, $_ := .Messages }}
 {{- if and (ne .Role "assistant") $last }}%BEGIN%{{ end }}
 {{- end }}"""
 """Ollama's form of the turns, https://docs.ollama.com/template. Its JSON has no spaces, where Python's has some."""
+THOUGHT_OF_TURN = "{{{{ if .Thinking }}}}{before}{{{{ .Thinking }}}}{after}{{{{ end }}}}"
+"""A thought within `MESSAGES`, whatever the request says of thinking: a student was trained with all of its thoughts.
+Ollama takes the first and the last text of this block for the marks by which it tells a thought from an answer:
+https://github.com/ollama/ollama/blob/main/thinking/template.go"""
 
 
 def modelfile(file: str, tokenizer: Any, decoding: dict[str, Any], context: int) -> str:
@@ -48,7 +54,8 @@ def modelfile(file: str, tokenizer: Any, decoding: dict[str, Any], context: int)
     ends = [tokenizer.convert_ids_to_tokens(each) for each in chat_format(tokenizer).ends]
     temperature = decoding["temperature"] if decoding.get("decoding") == "sampled" else 0
     parameters = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
-    parameters |= {"num_predict": decoding["max_new_tokens"], "num_ctx": context}
+    most = turn_tokens(decoding["max_new_tokens"], thinking_of(tokenizer))
+    parameters |= {"num_predict": most, "num_ctx": context}
     return "\n".join(
         [
             "# For Ollama, by https://docs.ollama.com/modelfile. Not tried with Ollama: its prompts differ from those",
@@ -75,11 +82,24 @@ def _template(tokenizer: Any) -> str:
     called = '{{- range .Tools }}\n{"type": "function", "function": {{ .Function }}}\n{{- end }}'
     tools = f"{{{{- if .Tools }}}}{first.rstrip()}\n{called}{rest.removesuffix(user)}"
     plain = f"{{{{ else }}}}{after.removesuffix(user)}{{{{ end }}}}"
-    return f"{before}{{{{ .System }}}}{tools}{plain}" + MESSAGES.replace("%BEGIN%", begin.partition("<|im_end|>\n")[2])
+    turns = MESSAGES.replace("%BEGIN%", begin.partition("<|im_end|>\n")[2]).replace("%THOUGHT%", _thought(tokenizer))
+    return f"{before}{{{{ .System }}}}{tools}{plain}{turns}"
 
 
-def _rendered(tokenizer: Any, tools: list[dict[str, Any]]) -> str:
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
+def _thought(tokenizer: Any) -> str:
+    """What stands before a turn's text in Ollama's language, without the line break that `MESSAGES` has there: the
+    thought where it has a block of its own, else the empty block of a template that has one."""
+    thinking = thinking_of(tokenizer)
+    is_native = thinking is not None and thinking.mode == "native"
+    turn = {"role": "assistant", "content": SAYS} | ({THOUGHT: THINKS} if is_native else {})
+    written = _rendered(tokenizer, [], turn, {"role": "user", "content": USER}).rpartition(ASSISTANT)[0]
+    block = written.rpartition(ASSISTANT)[2].partition(SAYS)[0].removesuffix("\n")
+    before, _, after = block.partition(THINKS)
+    return THOUGHT_OF_TURN.format(before=before, after=after) if is_native else block
+
+
+def _rendered(tokenizer: Any, tools: list[dict[str, Any]], *later: dict[str, Any]) -> str:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}, *later]
     return tokenizer.apply_chat_template(
         messages, tools=tools or None, tokenize=False, add_generation_prompt=True, **TEMPLATE_ARGUMENTS
     )

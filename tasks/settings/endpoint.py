@@ -189,6 +189,11 @@ class TeacherSpec(Spec):
         return self.scripted_error_rate is None
 
     @property
+    def thought_tokens(self) -> int:
+        """Tokens that a served student's thought may have on top of those of its answer; 0 where it writes none."""
+        return (self.thoughts.max_tokens or 0) if self.serves_student and self.thoughts else 0
+
+    @property
     def called(self) -> str:
         """The display name."""
         return who_played(self.model_dump())

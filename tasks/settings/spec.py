@@ -416,9 +416,19 @@ class ExportSpec(Spec):
     prompts: int = Field(default=100, ge=1)
     """Prompts with tools whose token ids are compared with those of training."""
 
+    def of(self, thinking: ThinkingSpec | None) -> "ExportSpec":
+        """Return the settings for a model that thinks so, or answers at once."""
+        return self if thinking is None else ExportOfThinking(**self.model_dump(), thinking=thinking)
+
     @field_validator("quantize")
     @classmethod
     def _names_each_once(cls, forms: list[Form]) -> list[Form]:
         if len(set(forms)) < len(forms):
             raise ValueError("a form is named twice")
         return forms
+
+
+class ExportOfThinking(ExportSpec):
+    """The export of a model that thinks. Its key has the thoughts, unlike the exports that were measured without."""
+
+    thinking: ThinkingSpec

@@ -64,7 +64,7 @@ class Family:
     """The artifacts of one run.
 
     Args:
-        began: What the student's settings are; weights are built whatever they say.
+        began: What the student's settings are; weights are built whatever they say. It thinks as they say.
         contamination: What the verdict says of it.
         level: In what GRPO trained; the environment when left out.
     """
@@ -183,11 +183,12 @@ class Family:
     def _base(self, began: StudentSpec) -> BaseStudent:
         model = self.folder / "model"
         model.mkdir()
+        built = BUILT.model_copy(update={"thinking": began.thinking})
         counts = student.body(
-            StageContext(self.work, "k", model, self.folder), BUILT, self.environment, self.questions, 0
+            StageContext(self.work, "k", model, self.folder), built, self.environment, self.questions, 0
         )
         files = model
-        if began is not BUILT:  # the weights stay where they are
+        if began.build is None:  # the weights stay where they are
             files = self.folder / "reference"
             shutil.copytree(model, files, ignore=shutil.ignore_patterns("*.safetensors"))
             (files / "source.json").write_text(json.dumps({"model": began.model, "revision": began.revision}))

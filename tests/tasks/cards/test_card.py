@@ -14,15 +14,16 @@ from apprentice.flows.recipe.sections import StoreSpec
 from apprentice.flows.runtime.servers import open_store
 from apprentice.tasks.artifacts.local import LocalStore
 from apprentice.tasks.artifacts.provenance import parent, read_record
-from apprentice.tasks.artifacts.types import Artifact, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
+from apprentice.tasks.artifacts.types import Artifact, Evaluation, GrpoCheckpoint, KeptRollouts, Questions, RolloutShard
 from apprentice.tasks.cards.card import TEMPLATES
 from apprentice.tasks.cards.dataset_facts import DatasetFacts
 from apprentice.tasks.cards.model_facts import ModelFacts
 from apprentice.tasks.lineage.node import Node
-from apprentice.tasks.settings.endpoint import TeacherSpec
-from apprentice.tasks.settings.spec import CollectSpec, Seeds, StudentSpec
-from tests.tasks.family import CLEAN, Family, card
+from apprentice.tasks.settings.endpoint import EndpointSpec, TeacherSpec
+from apprentice.tasks.settings.spec import CollectSpec, EvaluateSpec, Seeds, StudentSpec, ThinkingSpec
+from tests.tasks.family import BUILT, CLEAN, Family, card
 
+THINKER = BUILT.model_copy(update={"thinking": ThinkingSpec(mode="text", max_tokens=96)})
 QWEN = StudentSpec(model="Qwen/Qwen3-1.7B", revision="c0ffee")
 SEEN = CLEAN | {"shared_with_training": 2, "share": 0.5, "clean": False}
 
@@ -142,6 +143,50 @@ def test_a_student_from_a_folder_is_not_named_by_its_path(tmp_path: Path, chain_
     base_card = card(family.store, family.base)
     assert "its weights were not published" in base_card.text
     assert str(tmp_path) not in str(base_card)
+
+
+@pytest.mark.parametrize(("began", "most"), [(BUILT, 64), (THINKER, 64 + 96)])
+def test_what_a_card_shows_of_a_turns_length_has_room_for_the_thought(
+    tmp_path: Path, chain_sum: EnvironmentSpec, began: StudentSpec, most: int
+):
+    family = other(tmp_path, chain_sum, began=began)
+    for model in (family.base, family.sft, family.release):
+        text = card(family.store, model).text
+        assert f"max_new_tokens={most}," in text
+        assert ("enable_thinking=False" in text) is (began is BUILT), "a student that thinks has its own switch"
+    assert f"greedy, at most {most} tokens a turn" in card(family.store, family.release).text
+    assert f"greedy, at most {most} tokens a turn" in card(family.store, family.evaluations["grpo"]).text
+
+
+@pytest.mark.parametrize(
+    ("serves_student", "protocol", "most"),
+    [(True, "parity", 64 + 96), (True, "tutorial", 64), (False, "parity", 500)],
+)
+def test_the_card_of_an_endpoints_evaluation_has_the_tokens_that_the_endpoint_was_asked_for(
+    family: Family, serves_student: bool, protocol: Any, most: int
+):
+    there = {"model": "toy", "base_url": "http://10.0.0.7:8000/v1", "max_tokens": 500}
+    endpoint = EndpointSpec(**there, serves_student=serves_student).teaching(THINKER.thinking)
+    settings = {"spec": EvaluateSpec(protocol=protocol), "endpoint": endpoint, "as_of": "2026-11-21"}
+    settings |= {"environment": family.task}
+    assert f"at most {most} tokens a turn" in evaluation_card(family, settings, {})
+
+
+@pytest.mark.parametrize(("share", "most"), [(None, 64 + 96), (0.25, 64 + 24), (0.0, 64)])
+def test_the_card_of_an_evaluation_with_a_part_of_the_thoughts_budget_has_that_part(
+    tmp_path: Path, chain_sum: EnvironmentSpec, share: float | None, most: int
+):
+    family = other(tmp_path, chain_sum, began=THINKER)
+    settings = {"spec": EvaluateSpec(thought_budget=share), "environment": family.task, "seed": 0}
+    assert f"at most {most} tokens a turn" in evaluation_card(family, settings, {"checkpoint": family.grpo})
+
+
+def evaluation_card(family: Family, settings: dict[str, Any], inputs: dict[str, Any]) -> str:
+    """The card of an evaluation with these settings."""
+    counts = family.evaluations["grpo"].model_dump(exclude=set(Artifact.model_fields))
+    files = {"episodes.jsonl": (family.store.fetch(family.evaluations["grpo"]) / "episodes.jsonl").read_text()}
+    inputs = inputs | {"questions": family.questions}
+    return card(family.store, family.make(Evaluation, "evaluated", files, counts, settings, inputs)).text
 
 
 def test_rollouts_tell_their_teacher_seeds_rates_and_cost(tmp_path: Path, chain_sum: EnvironmentSpec):

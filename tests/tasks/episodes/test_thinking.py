@@ -19,7 +19,7 @@ from apprentice.tasks.episodes.rendering import (
     row_ids,
     training_row,
 )
-from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, think, thinking_of, without_thinking
+from apprentice.tasks.episodes.thinking import CUT_OFF, THOUGHT, think, thinking_at, thinking_of, without_thinking
 from apprentice.tasks.models import trl_internals
 from apprentice.tasks.models.tokenizer import commands, prepare_tokenizer
 from apprentice.tasks.settings.spec import ThinkingSpec
@@ -143,6 +143,8 @@ def test_the_choice_is_kept_by_a_saved_tokenizer(tmp_path: Any):
 
     made("qwen3", "native", max_tokens=9).save_pretrained(tmp_path)
     assert thinking_of(AutoTokenizer.from_pretrained(tmp_path)) == ThinkingSpec(mode="native", max_tokens=9)
+    assert thinking_at(tmp_path) == ThinkingSpec(mode="native", max_tokens=9)
+    assert thinking_at(tmp_path / "no model") is None
 
 
 def test_native_turns_the_templates_own_switch_on_and_text_leaves_it_off():

@@ -13,7 +13,15 @@ from zipfile import ZipFile
 
 import pytest
 from inspect_ai.log import read_eval_log
-from inspect_ai.model import ChatMessage, ModelOutput, ModelUsage
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
+    ModelOutput,
+    ModelUsage,
+)
+from inspect_ai.tool import ToolCall
 
 from apprentice.envs.catalog import EnvironmentSpec
 from apprentice.envs.player import Player
@@ -23,25 +31,29 @@ from apprentice.envs.reasoning_gym.env import Settings
 from apprentice.envs.serving.process import local_server
 from apprentice.envs.wire.server import EnvironmentServer
 from apprentice.envs.wire.session import SessionLost
+from apprentice.flows import inspect_models as inspect_flow
 from apprentice.flows.inspect_models import inspect_models
 from apprentice.flows.recipe.loading import load_recipe
 from apprentice.tasks.endpoints.budget import Budget
 from apprentice.tasks.endpoints.teacher import Teacher
 from apprentice.tasks.episodes.episode import Episode
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Message
+from apprentice.tasks.episodes.thinking import THOUGHT
 from apprentice.tasks.evaluate import rates
-from apprentice.tasks.players.inspect_task import RATES, episodes_task, run_inspect
+from apprentice.tasks.players.inspect_task import RATES, _as_ours, episodes_task, run_inspect
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
 from apprentice.tasks.players.play import play_alone, plays_of
 from apprentice.tasks.players.protocols import PROTOCOLS
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.settings.endpoint import TeacherSpec
-from tests.endpoint import KEY, Endpoint
+from apprentice.tasks.settings.spec import EvaluateSpec, ThinkingSpec
+from tests.endpoint import KEY, Endpoint, say
 from tests.tasks.episodes.test_episode import Guess
 
 Say = Callable[[list[Message]], Message]
 
 MODEL = "openai-api/student/toy"
+THINKING = ThinkingSpec(mode="native", max_tokens=96)
 
 
 @pytest.fixture(autouse=True)
@@ -310,21 +322,25 @@ def test_a_model_behind_an_openai_compatible_endpoint_is_reached(
     assert means_in(log) == dict.fromkeys(RATES, 1.0)
 
 
-@pytest.mark.parametrize("serves_student", [True, False])
+@pytest.mark.parametrize(
+    ("serves_student", "thinking"), [(True, None), (False, None), (True, THINKING), (False, THINKING)]
+)
 def test_an_endpoint_reads_of_inspect_what_it_reads_of_our_own_evaluation(
     chain_sum: EnvironmentSpec,
     pool: EnvironmentPool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     serves_student: bool,
+    thinking: ThinkingSpec | None,
 ):
     """But for Inspect's spelling of a tool, which only a student's prompt is made of."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     rows = rows_of(pool, range(1))
     endpoint = Endpoint([{"name": "answer", "arguments": '{"answer": "5"}'}])
-    task = episodes_task(pool, chain_sum, rows, 64, 0.5, serves_student=serves_student)
+    thinks = thinking is not None
+    task = episodes_task(pool, chain_sum, rows, 64, 0.5, serves_student=serves_student, thinks=thinks)
     run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
-    spec = TeacherSpec(model="toy", max_tokens=64, temperature=0.5, serves_student=serves_student)
+    spec = TeacherSpec(model="toy", max_tokens=64, temperature=0.5, serves_student=serves_student).teaching(thinking)
     teacher = Teacher(spec, endpoint.url, 1, Budget(None, None, tmp_path / "spent"))
     play_alone(pool, plays_of(rows, 1), EndpointPlayer(teacher), PROTOCOLS["parity"], lambda record: None)
     teacher.close()
@@ -334,6 +350,85 @@ def test_an_endpoint_reads_of_inspect_what_it_reads_of_our_own_evaluation(
         assert tool["function"].pop("strict") is False
         assert tool["function"]["parameters"].pop("additionalProperties") is False
     assert inspects == ours
+
+
+CALL = ToolCall(id="1", function="answer", arguments={"answer": "85"})
+NO_TEXT, TEXT = ContentText(text=""), ContentText(text="47 + 38 = 85.")
+
+
+@pytest.mark.parametrize(
+    ("content", "calls", "thought", "text"),
+    [
+        ([ContentReasoning(reasoning="47 + 38 = 85."), NO_TEXT], [CALL], "47 + 38 = 85.", ""),
+        ([ContentReasoning(reasoning="47 + 38 = 85."), ContentText(text="85")], None, "47 + 38 = 85.", "85"),
+        ([ContentReasoning(reasoning="a"), ContentReasoning(reasoning="b")], [CALL], "a\nb", ""),
+        ([ContentReasoning(reasoning="x7Qk", summary="I add.", redacted=True), NO_TEXT], [CALL], "I add.", ""),
+        ([ContentReasoning(reasoning="x7Qk", redacted=True), NO_TEXT], [CALL], None, ""),
+        ([TEXT], [CALL], "47 + 38 = 85.", ""),
+        ("47 + 38 = 85.", [CALL], "47 + 38 = 85.", ""),
+        ("It is 85.", None, None, "It is 85."),
+    ],
+)
+def test_a_thought_that_inspect_has_read_is_the_turns_thought_where_the_student_thinks(
+    content: Any, calls: Any, thought: str | None, text: str
+):
+    message = ChatMessageAssistant(content=content, tool_calls=calls)
+    ours = _as_ours(message, thinks=True)
+    assert (ours.get(THOUGHT), ours["content"]) == (thought, text)
+    assert len(ours.get("tool_calls", [])) == len(calls or [])
+    assert THOUGHT not in _as_ours(message, thinks=False)
+
+
+def thought_turn(number: int, finish: str = "stop", **message: Any) -> tuple[int, dict[str, str], dict[str, Any]]:
+    """A turn of a server of a student that thinks; without a call if it is cut off."""
+    status, headers, body = say("", finish)
+    function = {"name": "guess", "arguments": json.dumps({"number": number})}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}] if finish == "stop" else None
+    body["choices"][0]["message"] |= {"tool_calls": calls} | message
+    return status, headers, {"id": "1", "object": "chat.completion", "created": 0, "model": "toy"} | body
+
+
+@pytest.mark.parametrize("thought", [{"content": "It is low."}, {"reasoning_content": "It is low."}])
+def test_a_thought_is_recorded_and_goes_back_to_the_student_in_the_field_in_which_it_came(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path, thought: dict[str, str]
+):
+    endpoint = Endpoint(thought_turn(7, **thought), thought_turn(0, **thought))
+    with GuessingPool(chain_sum, server, 1) as pool:
+        task = episodes_task(pool, chain_sum, GUESSES[:1], 64, 0.0, serves_student=True, thinks=True)
+        _, [record] = run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
+    turns = [message for message in record.messages if message["role"] == "assistant"]
+    assert [(turn[THOUGHT], turn["content"]) for turn in turns] == [("It is low.", "")] * 2
+    _, second = endpoint.requests
+    [sent] = [message for message in second["messages"] if message["role"] == "assistant"]
+    assert {name: each for name, each in sent.items() if each and name in ("content", THOUGHT)} == thought
+
+
+@pytest.mark.parametrize(("thinks", "cause"), [(True, "thought cut off"), (False, "no tool call")])
+def test_a_thought_without_an_end_is_named_by_inspect_as_by_our_own_evaluation(
+    chain_sum: EnvironmentSpec, server: EnvironmentServer, tmp_path: Path, thinks: bool, cause: str
+):
+    endpoint = Endpoint(thought_turn(0, "length", reasoning_content="It is", content=""))
+    with GuessingPool(chain_sum, server, 1) as pool:
+        task = episodes_task(pool, chain_sum, GUESSES[:1], 64, 0.0, serves_student=True, thinks=thinks)
+        _, [record] = run_inspect(task, MODEL, tmp_path, base_url=endpoint.url)
+    assert record.causes == [cause]
+    assert record.messages[2].get(THOUGHT) == ("It is" if thinks else None)
+
+
+@pytest.mark.parametrize(
+    ("serves_student", "teacher", "thinking", "most"),
+    [
+        (True, None, None, 48),
+        (True, TeacherSpec(max_tokens=500), None, 48),
+        (True, TeacherSpec(max_tokens=500), THINKING, 48 + 96),
+        (False, TeacherSpec(max_tokens=500), THINKING, 500),
+        (False, None, None, 48),
+    ],
+)
+def test_inspect_gives_a_students_thought_its_room_beside_the_answers(
+    serves_student: bool, teacher: TeacherSpec | None, thinking: ThinkingSpec | None, most: int
+):
+    assert inspect_flow._tokens(EvaluateSpec(max_new_tokens=48), teacher, serves_student, thinking) == most
 
 
 def test_an_endpoint_that_refuses_stops_the_examination_and_its_key_is_neither_shown_nor_kept(

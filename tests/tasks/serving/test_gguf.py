@@ -10,13 +10,15 @@ import pytest
 
 from apprentice.tasks.artifacts.foreign.models import ModelSource, name_code
 from apprentice.tasks.artifacts.store_files import disk_errors
-from apprentice.tasks.models.tokenizer import load_tokenizer
+from apprentice.tasks.episodes.thinking import THOUGHT, think
+from apprentice.tasks.models.tokenizer import load_tokenizer, prepare_tokenizer
 from apprentice.tasks.reporting.errors import Stop
 from apprentice.tasks.serving import gguf
 from apprentice.tasks.serving.engine import LLAMA_CPP, engine_for, llama_cpp_file, llama_server
 from apprentice.tasks.serving.gguf import check_exportable, check_tools
 from apprentice.tasks.serving.modelfile import modelfile
 from apprentice.tasks.serving.to_gguf import NO_MERGES, split_name
+from apprentice.tasks.settings.spec import ThinkingSpec
 from tests.llama_student import write_llama
 from tests.students_page import templates, toy_tokenizer
 
@@ -24,8 +26,6 @@ from tests.students_page import templates, toy_tokenizer
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama that was prepared as a student is."""
-    from apprentice.tasks.models.tokenizer import prepare_tokenizer
-
     folder = write_llama(tmp_path_factory.mktemp("llama"), hidden=32, layers=1)
     tokenizer = load_tokenizer(folder)
     tokenizer.chat_template = templates()["qwen2_5"]
@@ -161,6 +161,48 @@ def test_a_modelfile_has_the_stop_tokens_the_sampling_and_the_tools_of_training(
     assert template.startswith("<|im_start|>system\n{{ .System }}{{- if .Tools }}\n\n# Tools")
     assert "%" not in template, "every mark was replaced"
     assert template.count("{{") == template.count("}}")
+
+
+def in_ollama(family: str, mode: Any) -> tuple[list[str], str]:
+    """The lines of a student's Modelfile, and what its template writes of an earlier turn before the call."""
+    spec = ThinkingSpec(mode=mode, max_tokens=96) if mode else None
+    tokenizer = think(prepare_tokenizer(toy_tokenizer(templates()[family])), spec)
+    text = modelfile("a.gguf", tokenizer, {"temperature": 1.0, "max_new_tokens": 48}, 512)
+    _, _, turn = text.partition('{{ else if eq .Role "assistant" }}<|im_start|>assistant')
+    return text.splitlines(), turn.partition("{{ if .Content }}")[0]
+
+
+EMPTY, OWN = "\n<think>\n\n</think>\n", "\n<think>\n{{ .Thinking }}\n</think>\n"
+
+
+@pytest.mark.parametrize(
+    ("family", "mode", "most", "before"),
+    [
+        ("qwen2_5", None, 48, ""),
+        ("qwen2_5", "text", 48 + 96, ""),
+        ("qwen3", None, 48, EMPTY),
+        ("qwen3", "text", 48 + 96, EMPTY),
+        ("qwen3", "native", 48 + 96, f"{{{{ if .Thinking }}}}{OWN}{{{{ end }}}}"),
+    ],
+)
+def test_a_modelfile_has_room_for_a_thought_and_keeps_those_of_earlier_turns(
+    family: str, mode: Any, most: int, before: str
+):
+    lines, found = in_ollama(family, mode)
+    assert f"PARAMETER num_predict {most}" in lines
+    assert found == before
+
+
+@pytest.mark.parametrize("mode", ["text", "native"])
+def test_an_earlier_turn_is_in_ollama_what_it_is_in_training(mode: str):
+    _, before = in_ollama("qwen3", mode)
+    call = {"type": "function", "function": {"name": "answer", "arguments": {"answer": "85", "count": 7}}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call], THOUGHT: "47 + 38 = 85."}
+    tokenizer = think(prepare_tokenizer(toy_tokenizer(templates()["qwen3"])), ThinkingSpec(mode=mode))  # type: ignore[arg-type]
+    trained = tokenizer.apply_chat_template([{"role": "user", "content": "u"}, turn], tokenize=False)
+    block = before.replace("{{ if .Thinking }}", "").replace("{{ end }}", "").replace("{{ .Thinking }}", turn[THOUGHT])
+    text = f"\n{turn[THOUGHT]}" if mode == "text" else ""  # the answer's text, as Ollama reads it
+    assert f"<|im_start|>assistant{block}{text}\n<tool_call>" in trained
 
 
 def test_a_template_of_another_family_has_no_modelfile():
