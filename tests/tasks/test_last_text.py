@@ -5,7 +5,6 @@ tokenizer and TRL's trainers are real.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from apprentice.tasks.episodes.episode import Episode, last_text
 from apprentice.tasks.episodes.record import EvaluatedEpisode, Record
 from apprentice.tasks.episodes.rendering import IGNORED, labelled, parse, prompt_ids, row_ids, training_row
 from apprentice.tasks.evaluate import rates
+from apprentice.tasks.filter import Dropped
 from apprentice.tasks.mix import _right
 from apprentice.tasks.players.play import Endpoint as EndpointPlayer
 from apprentice.tasks.players.play import Play, as_record, play_alone, play_batched
@@ -212,7 +212,7 @@ def test_an_evaluation_scores_texts_and_counts_them_as_valid(desk: ServedDesk, p
 def test_the_students_own_right_texts_are_rows_for_the_next_sft(desk: ServedDesk):
     episode = desk.played(OLD)
     tried = as_record(episode, Play(0, OLD, episode.question, 0))
-    (row,) = _right([tried], desk.task, 1, "the student", lambda _: None, Counter())
+    (row,) = _right([tried], desk.task, 1, "the student", lambda _: None, Dropped())
     assert row.takes_text
     assert row.messages[-1]["content"] == REFUSAL
 

@@ -165,11 +165,11 @@ def test_rounds_learn_no_thought_of_anybody_that_the_filter_would_drop(stages: S
     [row, *others] = stages.rows(stages.kept, "kept.jsonl")
     turn = row["messages"][2]
 
-    def thinking(thought: str) -> dict[str, Any]:
-        return row | {"messages": [*row["messages"][:2], turn | {THOUGHT: thought}]}
+    def thinking(seed: int, **thought: Any) -> dict[str, Any]:
+        return row | {"seed": seed, "messages": [*row["messages"][:2], turn | thought]}
 
-    cut, loop = thinking("1 + ") | {"seed": 901}, thinking("So. " * 9) | {"seed": 902}
-    cut["messages"][2]["cut_off"] = True
+    cut = thinking(901, reasoning_content="1 + ", cut_off=True)
+    loop = thinking(902, reasoning_content="So. " * 9)
     tried = [
         episode(place, 1.0, seed=each["seed"], messages=each["messages"]) for place, each in enumerate([row, cut, loop])
     ]
