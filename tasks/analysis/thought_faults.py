@@ -37,12 +37,12 @@ STATED = re.compile(
     # an equation, or what is called the answer
     rf"(?:(?:=|≈|→|->|⇒|\\boxed\{{|\b(?:answer|result)\b[^.;\n=]{{0,40}}?(?:\b(?:is|are|was|be)\b|:)|(?:答案|结果)\s*[是为：:]|等于"
     r"|\b(?:sum|total|difference|product)\b(?:\s+of\b[^.;:\n=]{0,40}?)?\s*(?:\b(?:is|are|was|be)\b|:))"
-    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]*(?:\\boxed\{{)?{A_NUMBER}"
+    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]{{0,40}}(?:\\boxed\{{)?{A_NUMBER}"
     # a clause that comes to a number
     r"|(?:\b(?:it|that|this|which)(?:\s+(?:is|was|must be|should be|would be)|['’]s)"
     r"|(?:[-+*/×÷]|\b(?:plus|minus|times|and)\b)\s*\d[\d,.]*\s+(?:is|are)"
     r"|\b(?:gets?|got|gives?|obtain|equals?|equal to|makes?|yields?|results? in|comes? to|adds? up to|should be))\b"
-    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]*{A_NUMBER}{CLOSED}"
+    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]{{0,40}}{A_NUMBER}{CLOSED}"
     # "85 = 47 + 38", told before what it is the result of
     rf"|(?:^|[.;]\s+)((?>{NUMBER.pattern}))(?=\s*=\s*\(?-?\d[\d,.]*\s*[-+*/×÷]))",
     re.IGNORECASE,
@@ -106,7 +106,9 @@ def says_other_result(thought: str, turn: dict[str, Any]) -> bool:
         content = _plain(str(turn.get("content") or ""))
         stated = STATED.search(plain)
         given = {_number(each) for each in NUMBER.findall(content)}
-        return bool(stated and given) and given.isdisjoint(map(_number, NUMBER.findall(plain)))
+        found = [_number(each) for each in NUMBER.findall(plain)]
+        stands = any(each == number or _is_rounded(each, number) for each in found for number in given)
+        return bool(stated and given) and not stands
     arguments = arguments_of(calls[-1])
     handed = arguments if isinstance(arguments, dict) else {}
     texts = {name: str(value).strip() for name, value in handed.items()}
@@ -123,26 +125,40 @@ def _plain(text: str) -> str:
 
 
 def _ends_in_other_number(plain: str, handed: Decimal) -> bool:
-    """Whether the last result that is stated is another number, and what is handed in does not follow it. An equation
-    whose result stood there before is a check of what is handed in."""
-    if not (stated := [*STATED.finditer(plain)]):
+    """Whether the last result that is stated is another number, and what is handed in does not follow it."""
+    if not (stated := [_result_in(plain, each) for each in STATED.finditer(plain)]):
         return False
-    last = stated[-1]
-    found = {each.start(): _number(each[0]) for each in NUMBER.finditer(plain)}
-    at, result = next((last.start(n), _number(last[n])) for n in range(1, len(last.groups()) + 1) if last[n])
-    if re.match(r"-?[\d,.]+\s*%", plain[at:]):
-        result = result / 100 if result != handed else result
+    at, result = stated[-1]
     if handed == result or _is_rounded(result, handed):
         return False
-    places = [place for place, number in found.items() if number == handed]
-    is_check = bool(places) and any(number == result for place, number in found.items() if place < at)
-    return not is_check and not any(place > at for place in places)
+    if re.match(r"-?[\d,.]+\s*%", plain[at:]) and handed == result / 100:
+        return False
+    after = any(_number(each[0]) == handed for each in NUMBER.finditer(plain) if each.start() > at)
+    return not after and not _is_check(plain, stated, handed)
+
+
+def _result_in(plain: str, stated: re.Match[str]) -> tuple[int, Decimal]:
+    """Where a stated number stands, and the number."""
+    group = next(n for n in range(1, len(stated.groups()) + 1) if stated[n])
+    return stated.start(group), _number(stated[group])
+
+
+def _is_check(plain: str, stated: list[tuple[int, Decimal]], handed: Decimal) -> bool:
+    """Whether the last statement checks what is handed in, which was stated before: an equation with it on its left and
+    a result that stood there earlier, as in "77 + 8 = 85. 85 - 8 = 77."."""
+    at, result = stated[-1]
+    first = next((place for place, number in stated[:-1] if number == handed), None)
+    if first is None or not plain[:at].rstrip().endswith("="):
+        return False
+    left = NUMBER.findall(plain[stated[-2][0] + 1 : at])
+    before = NUMBER.findall(plain[:first])
+    return handed in map(_number, left) and result in map(_number, before)
 
 
 def _is_rounded(result: Decimal, handed: Decimal) -> bool:
-    """Whether what is handed in is the result with fewer decimals."""
+    """Whether what is handed in is the result with fewer decimals; nothing is rounded to 0."""
     of_result, of_handed = (max(-int(each.as_tuple().exponent), 0) for each in (result, handed))
-    return of_handed < of_result and round(result, of_handed) == handed
+    return bool(handed) and of_handed < of_result and abs(result - handed) <= Decimal(5).scaleb(-of_handed - 1)
 
 
 def _names_other(plain: str, name: str, text: str) -> bool:

@@ -26,7 +26,7 @@ from apprentice.tasks.episodes.notations import REASONING
 from apprentice.tasks.episodes.record import Message
 from apprentice.tasks.episodes.rendering import switch_sent
 from apprentice.tasks.episodes.texts import read_json
-from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
+from apprentice.tasks.episodes.thinking import ended
 from apprentice.tasks.reporting import announce
 from apprentice.tasks.reporting.errors import EndpointStop, TeacherFailed, TeacherRefused, TeacherUnavailable
 from apprentice.tasks.reporting.safe_text import one_line
@@ -169,8 +169,7 @@ class Teacher:
         if not self._spec.thoughts:
             return message
         message = with_its_thought(message, answer.raw)
-        is_cut = self._spec.serves_student and answer.finish_reason == "length" and not message.get("tool_calls")
-        return cut_off(message.get(THOUGHT, "") + message["content"]) if is_cut else message
+        return ended(message) if self._spec.serves_student and answer.finish_reason == "length" else message
 
     def reply(
         self,

@@ -59,6 +59,8 @@ MARKS = re.compile(
     r"|<\|channel\|>analysis<\|message\|>|<\|end\|>|<\|channel>thought\n?|<channel\|>",
     re.IGNORECASE,
 )
+NEAR = 40
+"""Characters after a marker within which its call names the tool."""
 DEEPEST = 20
 """Blocks within one another in which a text is looked for."""
 """What stands around a thought in a text."""
@@ -135,18 +137,17 @@ def _joined(blocks: list[tuple[Any, str]]) -> str:
 
 
 def _goes_on(one: tuple[Any, str], other: tuple[Any, str]) -> bool:
-    """Whether a block is a fragment of the same text as the one before it, as streams leave them.
-
-    A fragment has the type of the other and no other number or name, and the other one is not signed. A word with a
-    capital letter right after the end of a sentence begins a text of its own.
-    """
+    """Whether a block is a fragment of the same text as the one before it, as streams leave them: of the same type, and
+    of the same number or with a space between. Without either, numbers at the seam could become another one."""
     (before, ended), (after, begun) = one, other
     if not isinstance(before, dict) or not isinstance(after, dict) or before.get("type") != after.get("type"):
         return False
-    known = [(before.get(name), after.get(name)) for name in ("index", "id")]
-    if before.get("signature") or any(a != b for a, b in known if a is not None and b is not None):
+    if before.get("signature") or (before.get("id") or after.get("id")) != (after.get("id") or before.get("id")):
         return False
-    return not (ended.endswith((".", "!", "?", ":", "*")) and (begun[0].isupper() or begun[0] == "*"))
+    numbers = before.get("index"), after.get("index")
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    return ended[-1].isspace() or begun[0].isspace()
 
 
 def calls_in(text: str) -> tuple[list[str], str]:
@@ -159,10 +160,10 @@ def calls_in(text: str) -> tuple[list[str], str]:
     return calls, THOUGHT_OR_CALL.sub("", text).strip()
 
 
-def before_call(text: str) -> str:
-    """What stands before the first call with a marker; empty where no call has one."""
-    places = [found.start() for marker in _markers().values() if (found := marker.search(text))]
-    return text[: min(places, default=0)]
+def before_call(text: str, name: str) -> str:
+    """What stands before the first call of a tool, in a notation with a marker; empty where there is none."""
+    found = (each for marker in _markers().values() for each in marker.finditer(text))
+    return text[: min((each.start() for each in found if name in text[each.start() : each.end() + NEAR]), default=0)]
 
 
 def read_call(text: str) -> Any:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from apprentice.envs.defaults import failed_import
 from apprentice.envs.tools import without_return
-from apprentice.tasks.episodes.notations import before_call, without_thoughts
+from apprentice.tasks.episodes.notations import END_OF_PROMPTS_THOUGHT, MARKS, before_call, notation_of
 from apprentice.tasks.episodes.record import Message, arguments_of, ends_in_text, with_arguments
-from apprentice.tasks.episodes.thinking import THOUGHT, of_student, thinking_of, with_thought
+from apprentice.tasks.episodes.thinking import OTHER, THOUGHT, of_student, thinking_of, with_thought
 
 TEMPLATE_ARGUMENTS = {"enable_thinking": False}
 """The chat template's arguments, the same for SFT, GRPO and evaluation. The template of a student that thinks sets the
@@ -214,10 +214,15 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: list[dict[st
     if (thinking := thinking_of(tokenizer)) is None:
         return message
     text = tokenizer.decode([each for each in ids if each not in ends])
-    rest = without_thoughts(text)
-    if message.get("tool_calls") and (before := before_call(rest).strip()) not in message["content"]:
-        message["content"] = f"{before}\n{message['content']}".strip()  # parsers leave it out before a text
-    is_whole = bool(ids) and (ids[-1] in ends or (thinking.mode == "native" and rest != text and bool(rest.strip())))
+    thought = (message.get(THOUGHT) or message.get(OTHER) or "").strip()
+    rest = MARKS.sub("", text.partition(thought)[2] if thought else text)
+    is_whole = bool(ids) and ids[-1] in ends
+    if calls := message.get("tool_calls"):
+        before = before_call(rest, calls[0]["function"]["name"]).strip()
+        if before not in message["content"]:  # parsers leave it out before a text
+            message["content"] = f"{before}\n{message['content']}".strip()
+    elif thinking.mode == "native" and not is_whole and (thought or END_OF_PROMPTS_THOUGHT.search(text)):
+        is_whole = bool(rest.strip()) and not notation_of(rest, [])  # an answer in words, after its thought
     return with_thought(tokenizer, thinking, message, is_whole, ends)
 
 

@@ -156,6 +156,14 @@ def cut_off(thought: str) -> Message:
     return {"role": "assistant", "content": "", THOUGHT: thought, CUT_OFF: True}
 
 
+def ended(message: Message) -> Message:
+    """A served student's turn whose tokens were used up: without a call or a text its thought is cut off."""
+    thought, content = message.get(THOUGHT, ""), message["content"]
+    if message.get("tool_calls") or (thought and content.strip()):
+        return message
+    return cut_off(thought + content)
+
+
 def is_cut_off(messages: Sequence[Message]) -> bool:
     """Whether a turn has a thought without an end, or one that is longer than its budget."""
     return any(message.get(CUT_OFF) for message in messages)

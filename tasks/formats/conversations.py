@@ -94,8 +94,9 @@ class ForeignTurn(BaseModel):
         if not isinstance(given, dict):
             return given
         named, content = given.get("role", given.get("from")), given.get("content", given.get("value"))
-        is_thought = named in OF_THOUGHTS or given.get("channel") == "analysis"
-        role = "assistant" if is_thought else ROLES.get(named, named) if isinstance(named, str) else named
+        role = ROLES.get(named, named) if isinstance(named, str) else named
+        is_thought = named in OF_THOUGHTS or (role == "assistant" and given.get("channel") == "analysis")
+        role = "assistant" if is_thought else role
         learned = role != "assistant" or carries_loss(given)
         blocks = content if isinstance(content, list) else None  # of a text, marked thoughts stay where they are
         thought = split_thought({**given, "content": blocks, "tool_calls": None, "function_call": None})[0]
@@ -105,14 +106,14 @@ class ForeignTurn(BaseModel):
         if role == "assistant" and not calls and isinstance(content, str):
             if named == "function_call":  # LLaMA-Factory's turn of calls alone
                 ahead, written = split_thoughts_ahead(content)
-                thought, read = thought or ahead, calls_in(written)[0] or read_call(written)
+                thought, read = thought or ahead, _calls_alone(written)
                 calls, content = read if isinstance(read, list) else [read], None
             elif (found := calls_in(content))[0]:
                 thought = thought or split_thought({"content": content})[0]
                 calls, content = found
         called = {"tool_calls": calls, "tool_call_id": given.get("tool_call_id")}
         called |= {"thought": thought} if role == "assistant" else {}
-        if is_thought and not calls:
+        if is_thought and not calls and isinstance(content, str):
             thought = "\n".join(filter(None, (thought, split_thought({"content": content})[0] or content)))
             called, content = {"thought": thought, "is_thought": True}, ""
         called |= {"speaker": given["name"]} if isinstance(given.get("name"), str) else {}
@@ -353,6 +354,16 @@ def _of_inspect(sample: dict[str, Any]) -> dict[str, Any]:
     scores = [each.get("value") for each in (sample.get("scores") or {}).values() if isinstance(each, dict)]
     seed = (sample.get("metadata") or {}).get("seed")
     return {"messages": sample["messages"], "reward": scores[0] if scores else None, "seed": seed}
+
+
+def _calls_alone(text: str) -> Any:
+    """A call or several, as JSON or within tags. Raises ValueError for none."""
+    try:
+        return read_call(text)
+    except ValueError:
+        if found := calls_in(text)[0]:
+            return found
+        raise
 
 
 def _text_of(part: Any) -> str:

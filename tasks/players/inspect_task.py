@@ -43,7 +43,7 @@ from apprentice.tasks.endpoints.teacher_thoughts import with_its_thought
 from apprentice.tasks.episodes.episode import Episode, prompt
 from apprentice.tasks.episodes.record import STORED_EPISODE, EvaluatedEpisode, Message
 from apprentice.tasks.episodes.rendering import switch_sent
-from apprentice.tasks.episodes.thinking import THOUGHT, cut_off
+from apprentice.tasks.episodes.thinking import THOUGHT, ended
 from apprentice.tasks.players.play import Play, as_record
 from apprentice.tasks.reporting.broken_packages import broken_package
 from apprentice.tasks.reporting.errors import Stop
@@ -122,9 +122,7 @@ class _Reader(NamedTuple):
         """The turn in OpenAI's format. Where the student thinks, with its thought, which may be cut off."""
         message = _as_ours(output.message, self.thinks)
         is_cut = self.thinks and self.serves_student and output.stop_reason == "max_tokens"
-        if is_cut and not message.get("tool_calls"):
-            return cut_off(message.get(THOUGHT, "") + message["content"])
-        return message
+        return ended(message) if is_cut else message
 
     def sent_back(self, message: ChatMessageAssistant) -> ChatMessageAssistant:
         """The turn as the model gets it later: without the empty text that Inspect puts behind a student's thought, and

@@ -160,6 +160,14 @@ def test_no_text_beside_a_thought_holds_marks(tokenizer: Any, text: str):
         ("1/3 = 0.3333, rounded 2 places", "0.33", False),
         ("1/3 = 0.3333, rounded 2 places", "0.34", True),
         ("It is 2 x 10^3.", "2000", False),
+        (f"2 * 2 = {'9' * 5000}.5.", "5", True),
+        ("7 / 2 = 3.5.", "4", False),
+        ("7 / 2 = 3.5.", "3", False),
+        ("1 / 3 = 0.333.", "0", True),
+        ("3 + 5 = 8. So the answer is 8.", "3", True),
+        ("I add 47 and 38. 47 + 38 = 85. The answer is 85.", "47", True),
+        ("48 / 2 = 24. 48 + 24 = 72. The answer is 72.", "24", True),
+        ("85? No. 47 + 38 = 84, so the answer is 84.", "85", True),
         *(
             (said, "85", True)
             for said in (
@@ -234,6 +242,7 @@ def test_of_several_arguments_those_that_the_thought_states_by_name_are_compared
         ("It is \u22125.", "The answer is \u22125.", False),
         ("47 + 38 = 85 (since 85 - 38 = 47).", "47 + 38 = 85 (since 85 - 38 = 47).", False),
         ('The answer is "tac".', "Backwards it is: tac.", False),
+        ("22/7 \u2248 3.142857", "3.14", False),
     ],
 )
 def test_without_a_call_the_text_is_what_is_handed_in(thought: str, text: str, other: bool):

@@ -117,12 +117,15 @@ FRAGMENTS: dict[str, tuple[dict[str, Any], str]] = {
         {"reasoning_details": [detail("1 + 1", index=0), detail(" = ", index=0), detail("2", index=0, signature="x")]},
         "1 + 1 = 2",
     ),
-    "the middle of a word": ({"reasoning_details": [detail("I a"), detail("dd t"), detail("ens.")]}, "I add tens."),
-    "a decimal": ({"reasoning_details": [detail("It is 3."), detail("14.")]}, "It is 3.14."),
+    "the middle of a word": (
+        {"reasoning_details": [detail(each, index=0) for each in ("I a", "dd t", "ens.")]},
+        "I add tens.",
+    ),
+    "a decimal": ({"reasoning_details": [detail("It is 3.", index=0), detail("14.", index=0)]}, "It is 3.14."),
     "chunks within a block": ({"content": [thinking("1 + 1", " = 2")]}, "1 + 1 = 2"),
     "blocks of chunks": ({"content": [thinking("1 +"), thinking(" 1", " ="), thinking(" 2")]}, "1 + 1 = 2"),
     "fragments of a summary": (
-        {"reasoning_details": [{"type": "reasoning.summary", "summary": each} for each in ("I a", "dd.")]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": each, "index": 0} for each in ("I a", "dd.")]},
         "I add.",
     ),
     "an encrypted one between": ({"reasoning_details": [detail("1 + 1"), *SECRET, detail(" = 2")]}, "1 + 1 = 2"),
@@ -132,6 +135,14 @@ FRAGMENTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "signed blocks": ({"thinking_blocks": [thinking("tens", signature="x"), thinking("ones")]}, "tens\nones"),
     "sentences without a gap": ({"thinking_blocks": [thinking("I add."), thinking("It is 2.")]}, "I add.\nIt is 2."),
+    "numbers without a gap": (
+        {"content": [thinking("47 + 38 = 85"), thinking("85 is right")]},
+        "47 + 38 = 85\n85 is right",
+    ),
+    "texts beside a call": (
+        {"content": [{"type": "text", "text": each} for each in ("I look up order 12", "34 is the customer")]},
+        "I look up order 12\n34 is the customer",
+    ),
     "a summary and a text": (
         {"reasoning_details": [{"type": "reasoning.summary", "summary": "I add"}, detail("1 + 1")]},
         "I add\n1 + 1",
@@ -235,14 +246,19 @@ def test_digits_of_a_thought_count_as_a_token_each(thought: str, is_long: bool):
 
 
 @pytest.mark.parametrize(
-    ("serves", "finish", "read"),
-    [(True, "length", ("", "I ad", True)), (True, "stop", ("I ad", "", False)), (False, "length", ("I ad", "", False))],
+    ("serves", "finish", "said", "read"),
+    [
+        (True, "length", "I ad", ("", "I ad", True)),
+        (True, "stop", "I ad", ("I ad", "", False)),
+        (False, "length", "I ad", ("I ad", "", False)),
+        (True, "length", "<think>Old.</think>We cannot", ("We cannot", "Old.", False)),  # the answer is cut
+    ],
 )
 def test_a_served_students_thought_that_is_cut_off_is_read_as_its_own_evaluation_reads_it(
-    serves: bool, finish: str, read: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    serves: bool, finish: str, said: str, read: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    endpoint = Endpoint(say("I ad", finish))
+    endpoint = Endpoint(say(said, finish))
     spec = EndpointSpec(base_url=endpoint.url, model="toy", serves_student=serves, thoughts=ThoughtsSpec(max_tokens=20))
     with closing(Teacher(spec, endpoint.url, asks=1, budget=Budget(None, None, tmp_path / "spent"))) as teacher:
         message = teacher.say([{"role": "user", "content": "1 + 1?"}], [], Spent(), "auto")

@@ -182,6 +182,7 @@ def test_a_thought_over_its_budget_is_no_call(family: str, mode: str):
         assert problems(read, [TOOL]) == (["thought cut off"] if is_cut else [])
 
 
+NAMED_MARK = f"Plan.\nAction Input: 85\n{'So. ' * 12}".strip() + "\nDone."
 CALL = '<tool_call>\n{"name": "answer", "arguments": {"answer": "85", "count": 7}}\n</tool_call>'
 
 
@@ -190,6 +191,7 @@ CALL = '<tool_call>\n{"name": "answer", "arguments": {"answer": "85", "count": 7
     [
         ("qwen2_5", "text", f"47 + 38 = 85.\n{CALL}\nI have answered.", "47 + 38 = 85.\nI have answered.", ""),
         ("qwen2_5", "text", f"{CALL}\nI have answered.", "I have answered.", ""),
+        ("qwen2_5", "text", f"Plan.\nAction Input: 85\n{'So. ' * 12}\n{CALL}\nDone.", NAMED_MARK, ""),
         ("qwen3", "native", f"<think>\n85.\n</think>\n\nSo 85.\n{CALL}", "85.", "So 85."),
         ("qwen3", "native", f"<think>\n85.\n</think>\n\nSo 85.\n{CALL}\nDone.", "85.", "So 85.\nDone."),
     ],
@@ -206,6 +208,28 @@ def test_all_that_is_written_beside_a_call_is_within_the_budget_of_the_thought(
         assert bool(read.get("tool_calls")) is not is_cut
         if not is_cut:
             assert (read[THOUGHT], read["content"]) == (thought, beside)
+
+
+@pytest.mark.parametrize(
+    ("family", "written"),
+    [
+        ("gemma4", "<|channel>thought\n85.\n<channel|><|tool_call>call:ans"),
+        ("qwen3", '<think>\n85.\n</think>\n\n<tool_call>\n{"name": "ans'),
+    ],
+)
+def test_a_call_that_is_cut_off_is_no_answer_in_words(family: str, written: str):
+    tokenizer = made(family, "native")
+    prefix = prompt_ids(tokenizer, QUESTION, [TOOL])
+    read = parse(tokenizer, tokenizer.encode(written, add_special_tokens=False), prefix, [TOOL])
+    assert (read["content"], read[CUT_OFF]) == ("", True)
+
+
+@pytest.mark.parametrize("thought", ["the tag <think> is odd", "maybe <tool_call> then", "as functions.answer(x) does"])
+def test_marks_that_a_thought_names_make_no_text_of_it(thought: str):
+    tokenizer = made("qwen3_5_think", "native")
+    prefix = prompt_ids(tokenizer, QUESTION, [TOOL])
+    read = parse(tokenizer, generated(tokenizer, [*QUESTION, turn(thought)]), prefix, [TOOL])
+    assert (read["content"], read[THOUGHT]) == ("", thought)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5_think", "glm4moe", "lfm2_2_5"])

@@ -294,13 +294,29 @@ def test_a_thought_in_a_turn_of_its_own_is_the_thought_of_the_call_after_it(turn
         assert [call["function"] for call in turn["tool_calls"]] == [CALL["function"]]
 
 
-@pytest.mark.parametrize("arguments", ["<think>1</think>", "so </think> and <think>"])
+NESTED = '<tool_call>{"name": "rm", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize("arguments", ["<think>1</think>", "so </think> and <think>", NESTED])
 def test_marks_within_a_written_call_are_part_of_it(arguments: str):
     written = json.dumps({"name": "answer", "arguments": {"answer": arguments}})
     for thought in ("", "<think>I add.</think>"):
         (turn,) = said(conversation_of({"messages": [{"from": "function_call", "value": thought + written}]}))
         assert json.loads(turn["tool_calls"][0]["function"]["arguments"]) == {"answer": arguments}
         assert turn.get("reasoning_content", "") == thought.removeprefix("<think>").removesuffix("</think>")
+
+
+@pytest.mark.parametrize("role", ["system", "user", "tool"])
+def test_only_an_assistants_turn_can_be_harmonys_analysis(role: str):
+    given = {"role": role, "content": "What?", "channel": "analysis"}
+    first, last = conversation_of({"messages": [given, {"role": "assistant", "content": "21"}]}).messages
+    assert (first.role, first.content) == (role, "What?")
+    assert (last.content, last.thought) == ("21", "")
+
+
+def test_a_thought_that_is_no_text_is_named():
+    with pytest.raises(NotAConversation):
+        conversation_of({"messages": [QUESTION, {"role": "thinking", "content": {"a": 1}}, {"role": "assistant"}]})
 
 
 def test_a_thought_is_joined_to_a_text_and_only_to_a_turn_of_the_same_model():
