@@ -195,8 +195,8 @@ def _replayed(
     found: dict[str, dict[str, Any]] = {}
     for kept in earlier.values():
         for row in read_rows(context.fetch(kept) / "kept.jsonl"):
-            unsound = thoughts is not None and why_dropped(row, evaluation_texts, thoughts) is not None
-            if not unsound and same_text(row["messages"][1]["content"]) not in evaluation_texts:
+            asked = same_text(row["messages"][1]["content"]) in evaluation_texts
+            if not asked and (thoughts is None or why_dropped(row, set(), thoughts) is None):
                 found.setdefault(json.dumps([row["seed"], row["messages"]]), {"player": "an earlier round"} | row)
     pool = list(found.values())
     return random.Random(seed).sample(pool, min(wanted, len(pool)))

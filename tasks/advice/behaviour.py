@@ -235,7 +235,7 @@ def _ill_chosen(record: EvaluatedEpisode, habits: Habits | None) -> bool:
 def _cut(record: EvaluatedEpisode, most: int) -> bool:
     """Whether the last turn reached its limit outside of its thought. `most`: with the tokens of the thought."""
     last = _last_turn(record)
-    if last.get("tool_calls") or last.get(CUT_OFF):
+    if last is None or last.get("tool_calls") or last.get(CUT_OFF):
         return False
     text = str(last.get("content") or "")
     alone = record.turns == 1 and record.completion_tokens >= most
@@ -245,12 +245,14 @@ def _cut(record: EvaluatedEpisode, most: int) -> bool:
 def _thought_cut(record: EvaluatedEpisode, most: int) -> bool:
     """Whether the last turn's thought reached its limit; not where the model ended that turn itself before."""
     ended_itself = record.turns == 1 and 0 < record.completion_tokens < most
-    return bool(_last_turn(record).get(CUT_OFF)) and not ended_itself
+    last = _last_turn(record)
+    return last is not None and bool(last.get(CUT_OFF)) and not ended_itself
 
 
-def _last_turn(record: EvaluatedEpisode) -> Message:
-    """The model's last message; without one, what counts as no cut."""
-    return (turns_of(record.messages) or [{"tool_calls": [{}]}])[-1]
+def _last_turn(record: EvaluatedEpisode) -> Message | None:
+    """The model's last message; None where it wrote none."""
+    turns = turns_of(record.messages)
+    return turns[-1] if turns else None
 
 
 def _lacks_form(record: EvaluatedEpisode, tools: Schemas) -> bool:

@@ -31,18 +31,20 @@ WORD = re.compile(r"\w+|[^\w\s]")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 A_NUMBER = rf"((?>{NUMBER.pattern}))(?!\s*(?:[-+*/×÷·^]|x\b)\s*\(?-?\d)"
 """A number that begins no expression: "2 x 10^3" is not 2."""
+BETWEEN = r"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]{0,40}"
+"""What may stand between the words that state a result and its number."""
 CLOSED = r"(?=\s*(?:%|[*$`\"')\]}]*\s*(?:[.,;:!?。，](?!\d)|$|\n|(?:so|and|which|because)\b)))"
 """The end of a clause, so that "I get 3 guesses" is no result."""
 STATED = re.compile(
     # an equation, or what is called the answer
     rf"(?:(?:=|≈|→|->|⇒|\\boxed\{{|\b(?:answer|result)\b[^.;\n=]{{0,40}}?(?:\b(?:is|are|was|be)\b|:)|(?:答案|结果)\s*[是为：:]|等于"
     r"|\b(?:sum|total|difference|product)\b(?:\s+of\b[^.;:\n=]{0,40}?)?\s*(?:\b(?:is|are|was|be)\b|:))"
-    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]{{0,40}}(?:\\boxed\{{)?{A_NUMBER}"
+    rf"{BETWEEN}(?:\\boxed\{{)?{A_NUMBER}"
     # a clause that comes to a number
     r"|(?:\b(?:it|that|this|which)(?:\s+(?:is|was|must be|should be|would be)|['’]s)"
     r"|(?:[-+*/×÷]|\b(?:plus|minus|times|and)\b)\s*\d[\d,.]*\s+(?:is|are)"
     r"|\b(?:gets?|got|gives?|obtain|equals?|equal to|makes?|yields?|results? in|comes? to|adds? up to|should be))\b"
-    rf"(?:\s+(?:therefore|thus|then|now|so)\b)*[^\w\n.,;-]{{0,40}}{A_NUMBER}{CLOSED}"
+    rf"{BETWEEN}{A_NUMBER}{CLOSED}"
     # "85 = 47 + 38", told before what it is the result of
     rf"|(?:^|[.;]\s+)((?>{NUMBER.pattern}))(?=\s*=\s*\(?-?\d[\d,.]*\s*[-+*/×÷]))",
     re.IGNORECASE,

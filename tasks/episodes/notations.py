@@ -59,11 +59,11 @@ MARKS = re.compile(
     r"|<\|channel\|>analysis<\|message\|>|<\|end\|>|<\|channel>thought\n?|<channel\|>",
     re.IGNORECASE,
 )
+"""What stands around a thought in a text."""
 NEAR = 40
 """Characters after a marker within which its call names the tool."""
 DEEPEST = 20
 """Blocks within one another in which a text is looked for."""
-"""What stands around a thought in a text."""
 
 
 def split_thought(message: Mapping[str, Any]) -> tuple[str, Any]:

@@ -29,6 +29,8 @@ TASKS = {
     "number_filtering": {"name": "reasoning_gym", "settings": {"dataset": "number_filtering", "config": NUMBERS}},
     "number": {"name": "number", "settings": {"most": 31, "guesses": 5}},
 }
+GRPO = {"number": {"max_completion_length": 288, "batch_size": 32}}
+"""What a task needs otherwise than the recipe: a completion has all turns."""
 THINKING = ("off", "text")
 SMALL = {
     "student": {"build": {"hidden_size": 32, "intermediate_size": 64, "layers": 1, "heads": 2, "max_positions": 1024}},
@@ -52,8 +54,7 @@ def recipe(task: str, seed: int, thinking: str, small: bool) -> dict[str, Any]:
     thinks = thinking != "off"
     whole["student"] |= {"thinking": {"mode": thinking, "max_tokens": 96} if thinks else "off"}
     whole["evaluate"] |= {"thinking": thinks}
-    if task == "number" and not small:
-        whole["grpo"] |= {"max_completion_length": 288, "batch_size": 32}  # of all turns
+    whole["grpo"] |= {} if small else GRPO.get(task, {})
     return whole
 
 

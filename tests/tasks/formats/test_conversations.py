@@ -315,7 +315,7 @@ def test_only_an_assistants_turn_can_be_harmonys_analysis(role: str):
 
 
 def test_a_thought_that_is_no_text_is_named():
-    with pytest.raises(NotAConversation):
+    with pytest.raises(NotAConversation, match=r"messages\.1\.content"):
         conversation_of({"messages": [QUESTION, {"role": "thinking", "content": {"a": 1}}, {"role": "assistant"}]})
 
 
